@@ -28,13 +28,13 @@ from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.reclaim import Reclaimer
 from wings_core.schema_versions import SchemaVersions
-from wings_core.share.acceptance import finished_by_all
 from wings_core.share.coordinator.coordinator import Coordinator, Replicas, ShareSource
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
 from wings_core.share.delivery.times import LogTimes
 from wings_core.share.open import OpenReplicas
+from wings_core.share.progress import finished_by_all
 from wings_core.share.shares import Shares, blame_topic
 from wings_core.storage.interfaces import FolioStore
 from wings_core.traffic import Traffic

@@ -27,7 +27,7 @@ from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.model import Acknowledgement, AcknowledgementResult, Acquired, AcquireRequest
-from wings_core.share.oldest import oldest_unfinished
+from wings_core.share.progress import oldest_unfinished
 from wings_server.action import Actions, Json
 
 SHARE_ACTIONS = Actions()

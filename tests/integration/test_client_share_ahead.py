@@ -303,7 +303,7 @@ def test_one_that_failed_is_not_held_for_as_long_as_its_consumer_lives(
 
     with wings.share_consumer("short", topic, max_messages=1, prefetch=3) as consumer:
         held = next(consumer)
-        monkeypatch.setattr(Finalizer, "accept", failing)
+        monkeypatch.setattr(Finalizer, "tombstone", failing)
         consumer.accept(held, wait=False)
         with pytest.raises(Unavailable):
             consumer.flush()

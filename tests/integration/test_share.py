@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,19 +126,6 @@ def test_an_acquire_waits_for_messages(client: flight.FlightClient, new_topic_id
     assert offsets_of(found) == [0, 1]
 
 
-def test_a_released_message_ends_the_wait_of_another_member(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id, rows=1)
-    (leased,) = member.acquire()
-    found: list[Leased] = []
-    waiting = threading.Thread(target=lambda: found.extend(other(member).acquire(timeout_ms=LONG)))
-    waiting.start()
-    assert member.acknowledge(leased.ack("release")) == [None]
-    waiting.join(LONG / 1000)
-    assert offsets_of(found) == [0]
-
-
 def test_a_partitioned_topic_is_shared_over_all_its_partitions_or_one(
     client: flight.FlightClient, new_topic_id: str
 ) -> None:
@@ -164,57 +150,6 @@ def test_a_partitioned_topic_is_shared_over_all_its_partitions_or_one(
     assert lags == {"a": 0, "b": 0, "c": 0}
 
 
-# The cases of the issue.
-
-
-def test_another_members_acknowledgement_changes_nothing(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id)
-    (leased,) = member.acquire()
-    for kind in ("accept", "release", "reject", "renew"):
-        assert other(member).acknowledge(leased.ack(kind)) == ["INVALID_RECORD_STATE"]
-    assert member.describe()["partitions"][0]["in_flight"] == 10
-    assert other(member).acquire(timeout_ms=5) == []
-    assert member.acknowledge(leased.ack("accept")) == [None]
-
-
-def test_an_acknowledgement_after_expiry_changes_nothing(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id, lock_duration_ms=SHORT)
-    (leased,) = member.acquire()
-    changed = {"lock_duration_ms": 600_000}
-    act(client, "share-alter", group="billing", topic=new_topic_id, config=changed)
-    (again,) = other(member).acquire(timeout_ms=LONG)
-    assert (again.offsets, again.about["delivery_count"]) == (leased.offsets, 2)
-    for kind in ("accept", "release", "reject", "renew"):
-        assert member.acknowledge(leased.ack(kind)) == ["INVALID_RECORD_STATE"]
-    assert other(member).acknowledge(again.ack("accept")) == [None]
-
-
-def test_a_release_makes_just_its_range_available_with_a_higher_count(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id)
-    (leased,) = member.acquire()
-    assert member.acknowledge(leased.ack("release", 3, 5)) == [None]
-    (again,) = other(member).acquire()
-    assert (again.offsets, again.about["delivery_count"]) == ([3, 4, 5], 2)
-    assert other(member).acquire(timeout_ms=5) == []
-
-
-def test_a_delayed_release_is_available_later(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id, rows=1)
-    (leased,) = member.acquire()
-    began = time.monotonic()
-    assert member.acknowledge(leased.ack("release", delay_ms=300)) == [None]
-    assert offsets_of(member.acquire(timeout_ms=LONG)) == [0]
-    assert time.monotonic() - began >= 0.3
-
-
 def test_one_bad_entry_rolls_back_the_entries_of_its_partition_alone(
     client: flight.FlightClient, new_topic_id: str
 ) -> None:
@@ -231,61 +166,6 @@ def test_one_bad_entry_rolls_back_the_entries_of_its_partition_alone(
     assert (standing["a"]["in_flight"], standing["a"]["lag"]) == (4, 4)
     assert (standing["b"]["in_flight"], standing["b"]["lag"]) == (0, 0)
     assert member.acknowledge(of_a.ack("accept")) == [None]
-
-
-def test_members_of_a_group_get_each_message_once_and_groups_each_get_all(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id, rows=1_000)
-    create_group(client, new_topic_id, "audit")
-    taken: dict[str, list[int]] = {"one": [], "two": []}
-
-    def work(worker: Member) -> None:
-        while sum(map(len, taken.values())) < 1_000:
-            found = worker.acquire(max_messages=20, timeout_ms=5)
-            assert set(worker.acknowledge(*[each.ack("accept") for each in found])) <= {None}
-            taken[worker.name] += offsets_of(found)
-
-    threads = [threading.Thread(target=work, args=(each,)) for each in (member, other(member))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(taken["one"] + taken["two"]) == list(range(1_000))
-    assert member.acquire(timeout_ms=5) == []
-    assert offsets_of(other(member, group="audit").acquire()) == list(range(1_000))
-
-
-def test_a_member_that_vanishes_gives_its_messages_up_after_the_lock(
-    server: RunningServer, client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id, lock_duration_ms=SHORT)
-    began = time.monotonic()
-    with flight.FlightClient(server.flight) as vanishing:
-        assert offsets_of(Member(vanishing, new_topic_id, name="gone").acquire()) == [*range(10)]
-    (again,) = member.acquire(timeout_ms=LONG)
-    assert time.monotonic() - began >= SHORT / 1_000
-    assert (again.offsets, again.about["delivery_count"]) == ([*range(10)], 2)
-
-
-def test_a_renewed_lease_goes_on_and_an_other_does_not(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id, lock_duration_ms=STEADY)
-    (leased,) = member.acquire()
-    ended = threading.Event()
-
-    def renew() -> None:
-        while not ended.wait(0.25):
-            assert member.acknowledge(leased.ack("renew", 0, 4)) == [None]
-
-    renewing = threading.Thread(target=renew)
-    renewing.start()
-    (again,) = other(member).acquire(timeout_ms=LONG)
-    ended.set()
-    renewing.join()
-    assert again.offsets == [5, 6, 7, 8, 9]
-    assert member.acknowledge(leased.ack("accept", 0, 4)) == [None]
 
 
 def test_a_rejected_message_is_a_dead_letter_with_its_payload(
@@ -309,27 +189,6 @@ def test_a_rejected_message_is_a_dead_letter_with_its_payload(
     assert member.acquire(timeout_ms=5) == []
 
 
-def test_an_exhausted_message_is_a_dead_letter_and_its_neighbours_are_not(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    dead = f"{new_topic_id}-dead"
-    member = setting(client, new_topic_id, rows=20, dlq_topic=dead, delivery_limit=3)
-    accepted: list[int] = []
-    poison = 7
-    while len(accepted) < 19:
-        for leased in member.acquire(timeout_ms=LONG):
-            kind = "release" if poison in leased.offsets else "accept"
-            assert member.acknowledge(leased.ack(kind)) == [None]
-            if kind == "accept":
-                accepted += leased.offsets
-    assert sorted(accepted) == [offset for offset in range(20) if offset != poison]
-    found = letters(member, dead, 1)
-    assert (found["source_offset"], found["reason"]) == ([poison], ["delivery_limit"])
-    assert found["delivery_count"] == [3]
-    (partition,) = member.describe()["partitions"]
-    assert (partition["lag"], partition["start_offset"]) == (0, 20)
-
-
 def test_a_message_that_expires_at_the_limit_is_a_dead_letter(
     client: flight.FlightClient, new_topic_id: str
 ) -> None:
@@ -339,36 +198,6 @@ def test_a_message_that_expires_at_the_limit_is_a_dead_letter(
     assert offsets_of(member.acquire()) == [0]
     found = letters(member, dead, 1)
     assert (found["source_offset"], found["reason"]) == ([0], ["delivery_limit"])
-
-
-def test_a_group_without_a_dead_letter_topic_drops_what_it_gives_up(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    member = setting(client, new_topic_id)
-    (leased,) = member.acquire()
-    assert member.acknowledge(leased.ack("reject")) == [None]
-    assert member.describe()["partitions"][0]["lag"] == 0
-
-
-@pytest.mark.parametrize(("limits", "left"), [((5, 3), 0), ((3, 5), 2)])
-def test_a_changed_limit_holds_for_messages_on_their_way(
-    client: flight.FlightClient, new_topic_id: str, limits: tuple[int, int], left: int
-) -> None:
-    member = setting(client, new_topic_id, rows=1, delivery_limit=limits[0])
-    for count in (1, 2):
-        (leased,) = member.acquire()
-        assert leased.about["delivery_count"] == count
-        assert member.acknowledge(leased.ack("release")) == [None]
-    changed = {"delivery_limit": limits[1]}
-    act(client, "share-alter", group="billing", topic=new_topic_id, config=changed)
-    (leased,) = member.acquire()
-    assert leased.about["delivery_count"] == 3
-    assert member.acknowledge(leased.ack("release")) == [None]
-    for _ in range(left):
-        (leased,) = member.acquire()
-        assert member.acknowledge(leased.ack("release")) == [None]
-    assert member.acquire(timeout_ms=5) == []
-    assert member.describe()["partitions"][0]["lag"] == 0
 
 
 def test_what_retention_has_removed_is_acknowledged_all_the_same(

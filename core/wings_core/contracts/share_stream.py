@@ -80,6 +80,11 @@ class AcknowledgeMessage(Message):
     ]
 
     @property
+    def messages(self) -> int:
+        """Number of messages that the entries name."""
+        return sum(entry.last - entry.first + 1 for entry in self.acks)
+
+    @property
     def releases(self) -> bool:
         """Whether any entry releases messages."""
         return any(entry.type == "release" for entry in self.acks)

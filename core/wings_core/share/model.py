@@ -92,6 +92,11 @@ class Acknowledgement:
     counts: bool = True
     """Whether a released delivery counts; it does not where nothing was done with it."""
 
+    @property
+    def messages(self) -> int:
+        """Number of messages."""
+        return self.last - self.first + 1
+
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementResult:

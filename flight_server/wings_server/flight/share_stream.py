@@ -201,10 +201,7 @@ class ServedStream:
                         lambda: len(self._requests) < REQUESTS_WAITING_MAX or self._is_over
                     )
                 self._requests.append(message)
-                acknowledged = 0
-                for entry in message.acks:
-                    acknowledged += entry.last - entry.first + 1
-                is_last = acknowledged >= self._holds.messages
+                is_last = message.messages >= self._holds.messages
             is_idle = self._state is StreamState.IDLE
             if self._is_over:
                 return False
@@ -314,10 +311,7 @@ class ServedStream:
 
     def wanted(self, requests: Sequence[AcknowledgeMessage]) -> AcquireRequest | None:
         """See `LoopStream.wanted`."""
-        done = 0
-        for message in requests:
-            for entry in message.acks:
-                done += entry.last - entry.first + 1
+        done = sum(message.messages for message in requests)
         with self._lock:
             room = self._holds.room(time.monotonic(), done)
             wants = self._look and room > 0 and not (self._is_over or self._writer.outbox)

@@ -47,6 +47,7 @@ from wings_core.share.model import (
     AcknowledgeType,
     AcquireRequest,
     ArchivedRange,
+    OffsetRange,
     PendingDeadLetters,
 )
 from wings_core.share.quorum.quorum import HoldQuorum
@@ -63,7 +64,6 @@ from wings_core.share.quorum.run import (
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
     Answer,
-    LeaseEntry,
     Request,
 )
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
@@ -912,7 +912,7 @@ class Stream:
 
     def _release(self, leased: LeasedRange) -> None:
         lease = Lease.parse(leased.lease)
-        entries = [LeaseEntry(leased.start_offset, leased.end_offset, lease)]
+        ranges = [OffsetRange(leased.start_offset, leased.end_offset)]
         leases, group = self.node.core.leases, self.world.group
-        release = leases.release_undelivered(group, UNPARTITIONED, entries)
+        release = leases.release_undelivered(group, UNPARTITIONED, lease, ranges)
         self.world.drive_alone(self.node, release)

@@ -18,6 +18,7 @@ from tables import each
 from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup, member_tag
+from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import coordinator as coordinator_module
 from wings_core.share.coordinator import finalize
 from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, ShareKey
@@ -917,3 +918,39 @@ def test_groups_that_take_turns_get_messages_of_all_partitions(share: ShareUnder
         for group in groups
     ]
     assert set.union(*taken[::2]) == set.union(*taken[1::2]) == {A, B}
+
+
+def test_what_is_given_back_is_delivered_as_if_it_never_was(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 4)
+    group = share.group(delivery_limit=1)
+    (leased,) = share.acquire(group, 4)
+    share.coordinator.release_undelivered(group, [leased])
+    assert share.coordinator.positions.describe(group)[0].in_flight == 0
+    (again,) = share.acquire(group, 4)
+    assert (again.start_offset, again.end_offset, again.delivery_count) == (0, 3, 1)
+    share.coordinator.release_undelivered(group, [leased])
+    assert share.acquire(group, 4) == [], "the lease of before gives nothing back"
+    assert share.acknowledge(group, again, "accept") is None
+
+
+def test_what_is_held_is_known_by_member_at_every_coordinator(share: ShareUnderTest) -> None:
+    share.metadata.push(share.topic, 10)
+    group = share.group(lock_duration_ms=10_000)
+    (one,) = share.acquire(group, 4, member="one")
+    (two,) = share.acquire(group, 3, member="two")
+    share.wait_for_replicas(group, 7)
+    assert share.acknowledge(group, one, "accept", last=0, member="one") is None
+    share.wait_for_replicas(group, 6)
+    share.clock.time += 2
+    assert share.acknowledge(group, two, "renew", member="two") is None
+    for coordinator in (share.coordinator, share.open_coordinator()):
+        held = coordinator.held(group)[UNPARTITIONED]
+        assert [(each.first, each.last, each.member, each.count) for each in held] == [
+            (1, 3, "one", 1),
+            (4, 6, "two", 1),
+        ]
+        assert [each.held_ms for each in held] == [2_000, 2_000]
+        assert held[0].left_ms == 8_000
+    share.clock.time += 9
+    held = share.coordinator.held(group)[UNPARTITIONED]
+    assert [each.member for each in held] == ["two"]

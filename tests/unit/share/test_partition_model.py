@@ -103,7 +103,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self._advance()
         for offset, message in self.model.items():
             if offset < self.log_start and message.state in (State.AVAILABLE, State.SCHEDULED):
-                message.state = State.ARCHIVED
+                message.state = State.FINISHED
 
     @rule(limit=st.integers(1, 7), in_flight_max=st.integers(1, 60), ordered=st.booleans())
     def configure(self, limit: int, in_flight_max: int, ordered: bool) -> None:
@@ -238,7 +238,7 @@ class PartitionMachine(RuleBasedStateMachine):
         if not held:
             return
         if what in ("accept", "reject"):
-            self.subject.finish(first, last, archived=what == "reject")
+            self.subject.finish(first, last)
         elif what == "release":
             self.subject.release(first, last, lease, self.now + 3.0)
         else:
@@ -249,8 +249,7 @@ class PartitionMachine(RuleBasedStateMachine):
             elif what == "renew":
                 self.model[offset].until = self.now + 2 * LOCK
             else:
-                finished = State.ACKNOWLEDGED if what == "accept" else State.ARCHIVED
-                self.model[offset] = Message(finished)
+                self.model[offset] = Message(State.FINISHED)
 
     @invariant()
     def agrees(self) -> None:
@@ -266,6 +265,12 @@ class PartitionMachine(RuleBasedStateMachine):
             expected = self._number(state)
             if state is (State.SCHEDULED if self.is_scheduled else State.AVAILABLE):
                 expected -= max(0, fresh)
+            elif state is State.FINISHED:
+                expected = sum(
+                    each.state is state
+                    for offset, each in self.model.items()
+                    if offset >= subject.start_offset
+                )
             assert subject.messages(state) == expected
         unfinished = [o for o, m in self.model.items() if m.state.value <= State.HELD.value]
         assert subject.start_offset == min([*unfinished, subject.frontier])
@@ -381,7 +386,7 @@ class PartitionMachine(RuleBasedStateMachine):
         count = self.model[offset].count
         passed = offset < self.log_start
         self.model[offset] = (
-            Message(State.ARCHIVED) if passed else Message(State.AVAILABLE, count, until)
+            Message(State.FINISHED) if passed else Message(State.AVAILABLE, count, until)
         )
 
     def _state(self, offset: int) -> State:

@@ -12,8 +12,8 @@ from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.groups import Bounds, TrackedPartition
 from wings_core.share.coordinator.lease import Bundle, Leased, Leases
-from wings_core.share.coordinator.partition_table import Bounds, TrackedPartition
 from wings_core.share.coordinator.settle import SettleRequest, Settling
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
@@ -255,7 +255,7 @@ class CoreThatAcceptsForAnyone(CoordinatorCore):
 
 
 class AcceptsWhatOneOfThemHeld(Finalizer):
-    def accept(
+    def tombstone(
         self,
         tracked: TrackedPartition,
         held: Sequence[LeaseEntry],
@@ -263,7 +263,7 @@ class AcceptsWhatOneOfThemHeld(Finalizer):
         *,
         tries: int = TRIES_MAX,
     ) -> Procedure[Verdict]:
-        yield from super().accept(tracked, held[:1], until, tries=tries)
+        yield from super().tombstone(tracked, held[:1], until, tries=tries)
         return Verdict.DONE
 
 

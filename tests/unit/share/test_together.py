@@ -13,7 +13,7 @@ from fix_share import ShareUnderTest, entry_of, open_share
 from wings_core.errors import InvalidRecordState, Unavailable, WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.group_table import GroupTable
+from wings_core.share.coordinator.groups import GroupTable
 from wings_core.share.model import Acknowledgement, Acquired, AcquireRequest, ShareKey
 from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.run import Broadcast, Runner

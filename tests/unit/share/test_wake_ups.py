@@ -15,7 +15,7 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.waiting import Wake
 from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.coordinator import housekeeping
+from wings_core.share.coordinator import groups
 from wings_core.share.model import Acknowledgement, AcquireRequest
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
@@ -135,7 +135,7 @@ def test_a_node_is_never_told_that_there_is_nothing(tmp_path: Path) -> None:
 def test_a_member_that_waits_is_woken_when_a_delay_ends(
     embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "WAKE_SECONDS_MAX", 1e6)
+    monkeypatch.setattr(groups, "WAKE_SECONDS_MAX", 1e6)
     embedded.metadata.push(embedded.topic, 1)
     group = embedded.group()
     (held,) = embedded.acquire(group, member="other")
@@ -199,7 +199,7 @@ def test_no_member_is_woken_when_the_lock_would_end_of_what_was_accepted(
 def test_what_becomes_due_does_not_wait_for_dead_letters_that_another_member_writes(
     embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "WAKE_SECONDS_MAX", 1e6)
+    monkeypatch.setattr(groups, "WAKE_SECONDS_MAX", 1e6)
     embedded.metadata.push(embedded.topic, 2)
     group = embedded.group(delivery_limit=1, dlq_topic="dead", lock_duration_ms=3_600_000)
     assert spans(embedded.acquire(group, 1, member="gone")) == [(0, 0, 1)]

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
@@ -31,11 +32,10 @@ from wings_core.model import (
 )
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.clock import Clock, MonotonicClock
-from wings_core.share.coordinator.core import CoordinatorCore, Told
-from wings_core.share.coordinator.group_table import FindGroup, GroupTable
-from wings_core.share.coordinator.housekeeping import Archiving, Loop, WakeUps
+from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.groups import READ_PARTITIONS_MAX, Bounds, FindGroup, GroupTable
+from wings_core.share.coordinator.housekeeping import Archiving, Loop
 from wings_core.share.coordinator.lease import Bundle, Leased
-from wings_core.share.coordinator.partition_table import READ_PARTITIONS_MAX, Bounds
 from wings_core.share.coordinator.positions import FindOffsets, Positions
 from wings_core.share.coordinator.ready import ReadyPartitions, WaitingMember
 from wings_core.share.coordinator.settle import Settles
@@ -46,12 +46,12 @@ from wings_core.share.model import (
     Acquired,
     AcquireRequest,
     DeadLetterSink,
+    OffsetRange,
     ReadTimes,
 )
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure, ReplicaLink, Runner
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import LeaseEntry
 from wings_core.times import Deadline
 
 PEEK_PARTITIONS, PEEK_MIN = 16, 4
@@ -122,11 +122,9 @@ class Coordinator:
             source.dead_letters,
             clock,
             rng,
-            Told(
-                self._changed,
-                self._count_archived,
-                lambda: self._maintenance.call(),
-            ),
+            changed=self._changed,
+            archived=self._count_archived,
+            met_limit=lambda: self._maintenance.call(),
         )
         self._replicas, self._source = replicas, source
         self._runner = runner = Runner(replicas.links)
@@ -142,7 +140,7 @@ class Coordinator:
         )
         if not replicas.links:
             groups.refusal = "this node knows no replicas of holds, so it serves no share groups"
-        self._wake_ups = Loop("wings-share-wake", WakeUps(groups.wake_due).step)
+        self._wake_ups = Loop("wings-share-wake", groups.wake_due)
         self._looks = Loop("wings-share-groups", groups.look_at_followed)
         self._maintenance = Loop("wings-share", Archiving(groups, core, runner).step)
         self.positions = Positions(groups, registry, source.find_offsets, quorum, runner)
@@ -349,14 +347,15 @@ class Coordinator:
         They do not count as deliveries. What this fails for expires, and then counts. Blocks for
         the replicas.
         """
-        indexes: dict[Partition, list[LeaseEntry]] = {}
+        ranges: dict[tuple[Partition, str], list[OffsetRange]] = {}
         for each in leased:
-            entry = LeaseEntry(each.start_offset, each.end_offset, Lease.parse(each.lease))
-            indexes.setdefault(each.partition, []).append(entry)
-        for partition, entries in indexes.items():
+            of_lease = ranges.setdefault((each.partition, each.lease), [])
+            of_lease.append(OffsetRange(each.start_offset, each.end_offset))
+        for (partition, text), some in ranges.items():
+            release = partial(self._core.leases.release_undelivered, group, partition)
             try:
                 self._runner.run(self._core.table.load(group, [partition]))
-                self._runner.run(self._core.leases.release_undelivered(group, partition, entries))
+                self._runner.run(release(Lease.parse(text), some))
             except WingsError as error:
                 _logger.info("messages of %s expire: %s", group.name, error.message)
 

@@ -9,30 +9,17 @@
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.groups import Bounds, PartitionTable
 from wings_core.share.coordinator.lease import Leases
-from wings_core.share.coordinator.partition_table import Bounds, PartitionTable
 from wings_core.share.coordinator.settle import Settling
 from wings_core.share.model import DeadLetterSink
 from wings_core.share.quorum.quorum import HoldQuorum
 
 __all__ = ["Bounds", "CoordinatorCore"]
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Callbacks of a coordinator's procedures, called outside the lock."""
-
-    changed: Callable[[str, Partition], None] = lambda _group, _partition: None
-    """Called with a group's UUID and a partition that may have something available."""
-    archived: Callable[[str, int], None] = lambda _group, _messages: None
-    """Called with a group's UUID and the number of its messages that were archived."""
-    met_limit: Callable[[], None] = lambda: None
-    """Called when messages are at the delivery limit, which are to be archived."""
 
 
 class CoordinatorCore:
@@ -43,8 +30,12 @@ class CoordinatorCore:
         dead_letters: None: no group has any.
         clock: The clock of leases.
         rng: For back-off.
-        told: Called for what others are to hear of.
         id: In the leases; None: a new one.
+        changed: Called with a group's UUID and a partition that may have something available.
+        archived: Called with a group's UUID and the number of its messages that were archived.
+        met_limit: Called when messages are at the delivery limit, which are to be archived.
+
+    All three are called outside the lock.
 
     Attributes:
         id: In the leases; unique for each start.
@@ -64,14 +55,15 @@ class CoordinatorCore:
         dead_letters: DeadLetterSink | None,
         clock: Clock,
         rng: random.Random,
-        told: Told | None = None,
         id: str | None = None,  # noqa: A002 - of the coordinator.
+        *,
+        changed: Callable[[str, Partition], None] = lambda _group, _partition: None,
+        archived: Callable[[str, int], None] = lambda _group, _messages: None,
+        met_limit: Callable[[], None] = lambda: None,
     ) -> None:
-        told = told or Told()
         self.id = id or uuid.uuid4().hex
         self.now = clock.now
-        self.table = PartitionTable(quorum, clock, self.id, told.met_limit)
-        changed = told.changed
-        finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, told.archived)
+        self.table = PartitionTable(quorum, clock, self.id, met_limit)
+        finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
         self.leases = self.leases_type(self.table, quorum, finalizer, clock, rng, changed)
         self.settling = self.settling_type(self.id, self.table, finalizer, clock, changed)

@@ -14,7 +14,7 @@ from wings_core.errors import WingsError
 from wings_core.model import Lease, ShareGroup
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import SettleEntry, not_held, unknown
-from wings_core.share.coordinator.partition_table import PartitionTable, TrackedPartition
+from wings_core.share.coordinator.groups import PartitionTable, TrackedPartition
 from wings_core.share.model import (
     Acknowledgement,
     ArchivedRange,
@@ -136,7 +136,7 @@ class Finalizer:
             return refused
         return error
 
-    def accept(
+    def tombstone(
         self,
         tracked: TrackedPartition,
         held: Sequence[LeaseEntry],
@@ -148,7 +148,7 @@ class Finalizer:
 
         Args:
             tracked: The partition.
-            held: The accepted ranges, with their leases.
+            held: The finished ranges, with their leases.
             until: When the first of the leases is over.
             tries: How often replicas are asked that do not answer.
         """
@@ -191,18 +191,11 @@ class Finalizer:
             key=lambda tomb: tomb.first,
         )
         until = min(entry.until for entry in entries)
-        verdict = yield from self._quorum.tombstone(
-            tracked.key, tombs, until, tracked.state.start_offset
-        )
+        verdict = yield from self.tombstone(tracked, tombs, until)
         if verdict in {Verdict.UNKNOWN, Verdict.DISPUTED}:
             return unknown(entries[0].asked)
         if verdict is Verdict.REFUSED:
             return not_held(entries[0].asked, member)
-        with self._table.lock:
-            for entry in entries:
-                for part in _final_parts(entry, limit):
-                    archived = entry.asked.type != "accept"
-                    tracked.state.finish(part.first, part.last, archived=archived)
         if to_archive:
             archived_parts = [part for entry in to_archive for part in _final_parts(entry, limit)]
             messages = sum(part.last - part.first + 1 for part in archived_parts)
@@ -279,9 +272,10 @@ class Finalizer:
         with self._table.lock:
             for release in releases:
                 until = now + release.delay_ms / 1_000 if release.delay_ms else 0.0
-                done = tracked.state.release if release.count else tracked.state.release_undelivered
-                done(release.first, release.last, release.lease, until)
-                tracked.state.learn(release.first, release.last, release.count)
+                first, last, counts = release.first, release.last, release.count > 0
+                tracked.state.release(first, last, release.lease, until, counts=counts)
+                if counts:
+                    tracked.state.learn(first, last, release.count)
         return verdicts
 
     def _is_fresh(self, group: ShareGroup, proved: Sequence[SettleEntry]) -> bool:

@@ -7,15 +7,9 @@ from collections.abc import Callable
 from wings_core.errors import WingsError
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.core import CoordinatorCore
-from wings_core.share.coordinator.group_table import GroupTable
+from wings_core.share.coordinator.groups import GroupTable
 from wings_core.share.quorum.run import Runner
 from wings_core.times import Deadline
-
-WAKE_SECONDS_MIN = 0.005
-"""Locks and delays that end within this time of each other wake members together."""
-
-WAKE_SECONDS_MAX = 1.0
-"""Longest wait for the next of them, also without a call."""
 
 MAINTENANCE_SECONDS = 1.0
 """Interval at which messages at the delivery limit are looked for, also without a call."""
@@ -25,6 +19,9 @@ SWEEP_SECONDS = 60.0
 
 SWEEP_MAX = 1_000
 """Groups looked at then: the first that are known, which make way for others when they are gone."""
+
+FAULT_SECONDS = 1.0
+"""The pause after a step that failed by a fault of the server."""
 
 _logger = logging.getLogger(__name__)
 
@@ -72,30 +69,14 @@ class Loop:
         while not self._is_stopped:
             self._called.clear()
             if not self._is_stopped:  # It may have been stopped just before that.
-                self._called.wait(self._step())
+                self._called.wait(self._next_wait())
 
-
-class WakeUps:
-    """Wakes members when locks and delays end; never blocks, so that no group waits for another.
-
-    Args:
-        wake_due: Wakes the members for whom messages have become due; returns the seconds until
-            the next will be, or None.
-    """
-
-    def __init__(self, wake_due: Callable[[], float | None]) -> None:
-        self._wake_due = wake_due
-
-    def step(self) -> float:
-        """Wake members; returns the seconds to wait."""
+    def _next_wait(self) -> float:
         try:
-            soonest = self._wake_due()
+            return self._step()
         except Exception:
-            _logger.exception("members of share groups could not be woken")
-            soonest = None
-        if soonest is None:
-            return WAKE_SECONDS_MAX
-        return min(WAKE_SECONDS_MAX, max(WAKE_SECONDS_MIN, soonest))
+            _logger.exception("a step of %s failed", self._name)
+            return FAULT_SECONDS
 
 
 class Archiving:

@@ -15,7 +15,7 @@ from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, Sh
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.finalize import Finalizer
-from wings_core.share.coordinator.partition_table import (
+from wings_core.share.coordinator.groups import (
     READ_AGAIN_SECONDS,
     Bounds,
     PartitionTable,
@@ -29,7 +29,6 @@ from wings_core.share.quorum.votes import HoldResult
 from wings_core.share.replica.requests import (
     CountedRange,
     HoldRequest,
-    LeaseEntry,
     ReleaseEntry,
 )
 from wings_core.share.state.partition import Pick, deliverable, is_throttled
@@ -178,8 +177,7 @@ class Leases:
             delivered = yield from self._granted(group, tracked, held, taken, until)
             if delivered and self._clock.now() >= until:
                 # It took too long: others may have them by now.
-                entries = [LeaseEntry(each.first, each.last, taken.lease) for each in delivered]
-                yield from self._release_undelivered(tracked, entries)
+                yield from self._release_undelivered(tracked, taken.lease, delivered)
                 delivered = []
             ranges = [_leased(group, tracked, each, taken.lease) for each in delivered]
             found.append((taken.number, ranges))
@@ -345,8 +343,7 @@ class Leases:
                 if each.count >= config.delivery_limit and not (config.is_ordered and fewer):
                     exhausted.append(each)
         if left := [each for each in held.granted if each not in exhausted]:
-            entries = [LeaseEntry(each.first, each.last, lease) for each in left]
-            yield from self._release_undelivered(tracked, entries)
+            yield from self._release_undelivered(tracked, lease, left)
         if exhausted:
             # It may take long: another is to see what becomes due in the partition meanwhile.
             self._changed(tracked.key.group_uuid, partition)
@@ -357,19 +354,16 @@ class Leases:
     # Release.
 
     def release_undelivered(
-        self, group: ShareGroup, partition: Partition, entries: Sequence[LeaseEntry]
+        self, group: ShareGroup, partition: Partition, lease: Lease, ranges: Sequence[OffsetRange]
     ) -> Procedure[None]:
         """Release ranges that never reached their member, in a loaded partition, uncounted."""
-        yield from self._release_undelivered(self._table.get(group, partition), entries)
+        yield from self._release_undelivered(self._table.get(group, partition), lease, ranges)
 
     def _release_undelivered(
-        self, tracked: TrackedPartition, entries: Sequence[LeaseEntry]
+        self, tracked: TrackedPartition, lease: Lease, ranges: Iterable[OffsetRange | CountedRange]
     ) -> Procedure[None]:
-        releases = [ReleaseEntry(entry.first, entry.last, entry.lease, 0) for entry in entries]
-        yield from self._quorum.release(tracked.key, releases)
-        with self._table.lock:
-            for entry in entries:
-                tracked.state.release_undelivered(entry.first, entry.last, entry.lease)
+        releases = [ReleaseEntry(each.first, each.last, lease, 0) for each in ranges]
+        yield from self._finalizer.release(tracked, releases)
         self._changed(tracked.key.group_uuid, tracked.key.partition)
 
     def retry_seconds(self, group: ShareGroup, partition: Partition) -> float:

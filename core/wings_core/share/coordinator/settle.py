@@ -25,8 +25,7 @@ from wings_core.share.coordinator.entries import (
     unknown,
 )
 from wings_core.share.coordinator.finalize import Finalizer
-from wings_core.share.coordinator.group_table import GroupTable
-from wings_core.share.coordinator.partition_table import Bounds, PartitionTable, TrackedPartition
+from wings_core.share.coordinator.groups import Bounds, GroupTable, PartitionTable, TrackedPartition
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import Acknowledgement, AcknowledgementResult
 from wings_core.share.quorum.quorum import TRIES_MAX
@@ -165,10 +164,10 @@ class Settling:
     def _accept(
         self, tracked: TrackedPartition, held: Sequence["_Held"], *, tries: int = TRIES_MAX
     ) -> Procedure[Verdict]:
-        """Write one tombstone of what is held; see `Finalizer.accept`."""
+        """Write one tombstone of what is held; see `Finalizer.tombstone`."""
         in_order = [entry for _, _, _, entry in sorted(held, key=itemgetter(0))]
         until = min(map(itemgetter(2), held))
-        return self._finalizer.accept(tracked, in_order, until, tries=tries)
+        return self._finalizer.tombstone(tracked, in_order, until, tries=tries)
 
     def _held(
         self,
@@ -328,11 +327,8 @@ class _Part:
     @property
     def accepted(self) -> int:
         """Number of messages that were accepted."""
-        messages = 0
-        for entry, error in zip(self.entries, self.errors, strict=True):
-            if error is None and entry.type == "accept":
-                messages += entry.last - entry.first + 1
-        return messages
+        done = zip(self.entries, self.errors, strict=True)
+        return sum(each.messages for each, error in done if not error and each.type == "accept")
 
     def fail(self, error: WingsError) -> None:
         """Let all entries fail."""

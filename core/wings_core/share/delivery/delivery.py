@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, cast
 
 import pyarrow as pa
@@ -13,7 +12,6 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from wings_core.limits import Limits
 from wings_core.model import LeasedRange, ShareGroup, Topic
-from wings_core.partitions import Partition
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.delivery.record_fetcher import RecordFetcher
 from wings_core.share.model import Acknowledgement
@@ -23,14 +21,6 @@ LEASE_FIELD = pa.field("__lease", pa.string(), nullable=False)
 
 SCHEMAS_MAX = 1_000
 """Schemas of deliveries that are kept."""
-
-REPEATED_MAX = 256
-"""Rows up to which a text is repeated in Python, which takes no look-up of a kernel."""
-
-ABOUT_MAX = 256
-"""Columns of deliveries that are kept."""
-
-_TEXT, _INTEGER = pa.string(), pa.int32()
 
 _schemas: dict[int, tuple[pa.Schema, pa.Schema]] = {}
 """A topic's schema and the schema of its deliveries, by the identity of the first."""
@@ -232,39 +222,23 @@ def _shaped(
 ) -> pa.RecordBatch:
     arrow = cast("Any", pa)  # The stubs know neither of the two functions used.
     rows: pa.RecordBatch = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
-    count = rows.num_rows
-    if count <= REPEATED_MAX:
-        # Only of one row they are kept: partition values may be long.
-        about = (_about if count == 1 else _about.__wrapped__)(
-            leased.partition, leased.delivery_count, count
-        )
-        system = [*about, _texts(leased.lease, count)]
-    else:
-        system = [
-            arrow.repeat(_texts(leased.partition, 1)[0], count),
-            arrow.repeat(_integers(leased.delivery_count, 1)[0], count),
-            arrow.repeat(_texts(leased.lease, 1)[0], count),
-        ]
+    system = (_text(leased.partition), _integer(leased.delivery_count), _text(leased.lease))
+    if rows.num_rows != 1:
+        system = [arrow.repeat(each[0], rows.num_rows) for each in system]
     return pa.RecordBatch.from_arrays([*rows.columns, *system], schema=schema)
 
 
-@lru_cache(ABOUT_MAX)
-def _about(partition: Partition, delivery_count: int, count: int) -> "tuple[pa.Array[Any], ...]":
-    """Return the columns that most deliveries of a partition have in common."""
-    return _texts(partition, count), _integers(delivery_count, count)
-
-
-def _texts(value: str, count: int) -> "pa.Array[Any]":
+def _text(value: str) -> "pa.Array[Any]":
+    """Return an array of one text."""
     # Not by `pa.array`: at its first use pyarrow imports pandas, where that is installed.
     stored = value.encode()
-    ends = array("i", [size * len(stored) for size in range(count + 1)])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(stored * count)]
-    return pa.Array.from_buffers(_TEXT, count, buffers)
+    buffers = [None, pa.py_buffer(array("i", [0, len(stored)])), pa.py_buffer(stored)]
+    return pa.Array.from_buffers(pa.string(), 1, buffers)
 
 
-def _integers(value: int, count: int) -> "pa.Array[Any]":
-    buffers = [None, pa.py_buffer(array("i", [value]) * count)]
-    return pa.Array.from_buffers(_INTEGER, count, buffers)
+def _integer(value: int) -> "pa.Array[Any]":
+    """Return an array of one integer."""
+    return pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(array("i", [value]))])
 
 
 def _first_offset(batch: pa.RecordBatch) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from wings_core.errors import Unavailable, WingsError
+from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
@@ -25,14 +25,10 @@ from wings_core.share.quorum.votes import (
     Renewed,
     Verdict,
     Vote,
-    append_counted,
     count_votes,
     divide,
     held_by,
-    held_of,
     known_of,
-    parts_of,
-    unavailable,
 )
 from wings_core.share.replica.requests import (
     Answer,
@@ -120,13 +116,13 @@ class HoldQuorum:
     def _held(self, request: HoldRequest, answers: Answers) -> Procedure[HoldResult]:
         """Return what a majority has granted of a request; see `hold`."""
         key, ranges, lease, ttl_ms = request.key, request.ranges, request.lease, request.ttl_ms
-        parts = parts_of(answers)
+        parts = _parts_of(answers)
         if len(parts) < self.majority:
             yield from self._release_unused(key, ranges, lease)
-            raise unavailable(answers)
+            raise _unavailable(answers)
         one, *others = parts.values()
         if len(self._replicas) == 1 or (_is_done(one) and all(each == one for each in others)):
-            return held_of(one)  # All agree, and there is nothing to repair.
+            return _held_of(one)  # All agree, and there is nothing to repair.
         entombed, won, lost = divide(count_votes(parts), self.majority)
         if entombed:
             yield from self._repair_seen(key, entombed, ranges, lease)
@@ -147,7 +143,7 @@ class HoldQuorum:
         answers = yield from self._ask_all(
             RenewRequest(key, tuple(entries), ttl_ms), {PartOutcome.OK}
         )
-        votes = count_votes(parts_of(answers))
+        votes = count_votes(_parts_of(answers))
         verdict = self._verdict(votes)
         counts = [
             CountedRange(
@@ -170,7 +166,7 @@ class HoldQuorum:
         # Replicas take them in order, and votes are counted so.
         ordered = sorted(entries, key=lambda entry: entry.first)
         answers = yield from self._ask_all(ReleaseRequest(key, tuple(ordered)), {PartOutcome.OK})
-        votes = count_votes(parts_of(answers))
+        votes = count_votes(_parts_of(answers))
         yield from self._repair_in_passing(key, votes)
         verdicts: dict[int, Verdict] = {}
         at = 0
@@ -213,7 +209,7 @@ class HoldQuorum:
                 yield Pause(self._rng.uniform(*RETRY_SECONDS))
             missing = [replica for replica in self._replicas if replica not in heard]
             answers = yield from self._ask(dict.fromkeys(missing, request), done, heard)
-            heard |= parts_of(answers)
+            heard |= _parts_of(answers)
             if sum(map(_is_done, heard.values())) >= self.majority:
                 return Verdict.DONE  # Each of them has done all of it.
             silent = len(self._replicas) - len(heard)
@@ -234,8 +230,8 @@ class HoldQuorum:
             Unavailable: No majority answered.
         """
         answers = yield from self._ask_all(TombstoneRequest(key, (), tuple(ranges)))
-        if len(parts_of(answers)) < self.majority:
-            raise unavailable(answers)
+        if len(_parts_of(answers)) < self.majority:
+            raise _unavailable(answers)
 
     def read(
         self, group_uuid: str, topic_uuid: str, partitions: Sequence[Partition]
@@ -282,7 +278,7 @@ class HoldQuorum:
             if not isinstance(answer, WingsError)
         ]
         if len(heard) < self.majority:
-            raise unavailable(answers)
+            raise _unavailable(answers)
         states: dict[Partition, list[ReplicaState]] = {}
         for answer in heard:
             for state in answer:
@@ -400,7 +396,7 @@ class HoldQuorum:
             highest = max(counts.values())
             knowing = sum(count == highest for count in counts.values())
             if knowing >= self.majority:
-                append_counted(granted, vote.first, vote.last, highest)
+                _append_counted(granted, vote.first, vote.last, highest)
                 continue
             unsure.append((vote, highest))
             for number, count in counts.items():
@@ -417,7 +413,7 @@ class HoldQuorum:
             lambda _: False,
             self.majority,
         )
-        caught_up = count_votes(parts_of({replica: each for replica, (each,) in answers.items()}))
+        caught_up = count_votes(_parts_of({replica: each for replica, (each,) in answers.items()}))
         for vote, highest in unsure:
             knowing = sum(
                 part.outcome is PartOutcome.OK and part.count == highest
@@ -427,7 +423,7 @@ class HoldQuorum:
                 if more.first <= vote.first and vote.last <= more.last:
                     knowing += len(more.replicas(PartOutcome.OK))
             if knowing >= self.majority:
-                append_counted(granted, vote.first, vote.last, highest)
+                _append_counted(granted, vote.first, vote.last, highest)
             else:
                 uncounted.append((vote.first, vote.last))
         granted.sort(key=lambda counted: counted.first)
@@ -440,3 +436,45 @@ def _is_done(answer: Answer) -> bool:
         return False
     parts: Any = answer
     return all(part.outcome is PartOutcome.OK for part in parts)
+
+
+def _held_of(parts: Sequence[RangeAnswer]) -> HoldResult:
+    """Return the outcome of a request to hold ranges that the only replica has answered."""
+    held = HoldResult([], [], [])
+    for part in parts:
+        match part.outcome:
+            case PartOutcome.OK:
+                _append_counted(held.granted, part.first, part.last, part.count)
+            case PartOutcome.TOMB:
+                held.finished.append(OffsetRange(part.first, part.last))
+            case PartOutcome.NOK:
+                held.refused.append(Refused(part.first, part.last, part.retry_ms / 1_000))
+    return held
+
+
+def _append_counted(granted: list[CountedRange], first: int, last: int, count: int) -> None:
+    """Append a range, as one with the last where it goes on from it with the same count."""
+    if granted and granted[-1].last == first - 1 and granted[-1].count == count:
+        granted[-1] = CountedRange(granted[-1].first, last, count)
+    else:
+        granted.append(CountedRange(first, last, count))
+
+
+def _parts_of(answers: Answers) -> dict[int, Sequence[RangeAnswer]]:
+    """Return the answers that are no errors."""
+    found = cast("Mapping[int, Sequence[RangeAnswer] | WingsError]", answers)
+    return {
+        number: answer for number, answer in found.items() if not isinstance(answer, WingsError)
+    }
+
+
+def _unavailable(answers: Answers) -> WingsError:
+    """Return the error of a request that no majority answered."""
+    errors = [answer for answer in answers.values() if isinstance(answer, WingsError)]
+    gone = next((error for error in errors if isinstance(error, GroupNotFound)), None)
+    if gone is not None:
+        return gone
+    if len(answers) == 1 and errors:
+        return errors[0]
+    said = f": {errors[0].message}" if errors else ""
+    return Unavailable(f"no majority of the replicas of holds answered{said}")

@@ -5,13 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
-from typing import cast
 
-from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.model import HeldRange
 from wings_core.share.model import OffsetRange
 from wings_core.share.replica.requests import (
-    Answers,
     CountedRange,
     PartOutcome,
     RangeAnswer,
@@ -103,28 +100,6 @@ def count_votes(answers: Mapping[int, Sequence[RangeAnswer]]) -> list[Vote]:
     return votes
 
 
-def held_of(parts: Sequence[RangeAnswer]) -> HoldResult:
-    """Return the outcome of a request to hold ranges that the only replica has answered."""
-    held = HoldResult([], [], [])
-    for part in parts:
-        match part.outcome:
-            case PartOutcome.OK:
-                append_counted(held.granted, part.first, part.last, part.count)
-            case PartOutcome.TOMB:
-                held.finished.append(OffsetRange(part.first, part.last))
-            case PartOutcome.NOK:
-                held.refused.append(Refused(part.first, part.last, part.retry_ms / 1_000))
-    return held
-
-
-def append_counted(granted: list[CountedRange], first: int, last: int, count: int) -> None:
-    """Append a range, as one with the last where it goes on from it with the same count."""
-    if granted and granted[-1].last == first - 1 and granted[-1].count == count:
-        granted[-1] = CountedRange(granted[-1].first, last, count)
-    else:
-        granted.append(CountedRange(first, last, count))
-
-
 def divide(votes: Sequence[Vote], majority: int) -> tuple[list[Vote], list[Vote], list[Vote]]:
     """Return the votes of a hold by outcome: finished as some replica says, granted, refused."""
     finished: list[Vote] = []
@@ -213,23 +188,3 @@ def held_by(states: Sequence[ReplicaState], majority: int) -> list[HeldRange]:
                 agreed.append(replace(held, first=first, last=last))
                 break
     return agreed
-
-
-def parts_of(answers: Answers) -> dict[int, Sequence[RangeAnswer]]:
-    """Return the answers that are no errors."""
-    found = cast("Mapping[int, Sequence[RangeAnswer] | WingsError]", answers)
-    return {
-        number: answer for number, answer in found.items() if not isinstance(answer, WingsError)
-    }
-
-
-def unavailable(answers: Answers) -> WingsError:
-    """Return the error of a request that no majority answered."""
-    errors = [answer for answer in answers.values() if isinstance(answer, WingsError)]
-    gone = next((error for error in errors if isinstance(error, GroupNotFound)), None)
-    if gone is not None:
-        return gone
-    if len(answers) == 1 and errors:
-        return errors[0]
-    said = f": {errors[0].message}" if errors else ""
-    return Unavailable(f"no majority of the replicas of holds answered{said}")

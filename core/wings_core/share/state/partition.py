@@ -1,6 +1,6 @@
 """MessageStates: the messages of one partition of a group, as one coordinator knows them.
 
-    available ──select──▶ pending ──grant──▶ held ──finish──▶ acknowledged | archived
+    available ──select──▶ pending ──grant──▶ held ──finish──▶ finished (acknowledged or archived)
         ▲                    │                 │
         └─────── unpick ────┴─── release, expiry
 
@@ -47,8 +47,8 @@ class State(Enum):
     PENDING = 1
     """The replicas are being asked for it."""
     HELD = 2
-    ACKNOWLEDGED = 3
-    ARCHIVED = 4
+    FINISHED = 3
+    """Acknowledged or archived."""
     SCHEDULED = -1
     """Its time has not come, or was not looked at."""
 
@@ -66,9 +66,7 @@ class RecordState(NamedTuple):
     lease: Lease | None = None
 
 
-ACKNOWLEDGED = RecordState(State.ACKNOWLEDGED)
-ARCHIVED = RecordState(State.ARCHIVED)
-FINISHED: tuple[State, ...] = (State.ACKNOWLEDGED, State.ARCHIVED)
+FINISHED = RecordState(State.FINISHED)
 
 
 class Pick(NamedTuple):
@@ -118,11 +116,10 @@ class MessageStates:
         self.has_met_limit = False
         self.schedule = Schedule()
         self.checked = start_offset
-        self._before_start = dict.fromkeys(FINISHED, 0)
 
     def messages(self, state: State) -> int:
-        """Return how many messages are in a state; the finished ones since this object began."""
-        return self._messages[state] + self._before_start.get(state, 0)
+        """Return how many messages from `start_offset` to `frontier` are in a state."""
+        return self._messages[state]
 
     @property
     def in_flight(self) -> int:
@@ -250,7 +247,7 @@ class MessageStates:
         if first > last:
             return
         for begin, end, record in self._ranges.parts(first, last):
-            if record.state not in FINISHED:
+            if record.state is not State.FINISHED:
                 self._retire(begin, end)
         self._fold()
 
@@ -446,30 +443,25 @@ class MessageStates:
             if record.state is State.HELD and record.lease == lease:
                 self._put(begin, end, record._replace(until=until))
 
-    def release(self, first: int, last: int, lease: Lease, until: float = 0.0) -> None:
-        """Make what a lease holds available again, from a time on."""
+    def release(
+        self, first: int, last: int, lease: Lease, until: float = 0.0, *, counts: bool = True
+    ) -> None:
+        """Make what a lease holds available again, from a time on; `counts`: as delivered."""
         for begin, end, record in self._ranges.parts(first, last):
             if record.state is State.HELD and record.lease == lease:
-                self._free(begin, end, record.deliveries, until)
+                self._free(begin, end, record.deliveries - (not counts), until)
 
-    def release_undelivered(self, first: int, last: int, lease: Lease, until: float = 0.0) -> None:
-        """Make what a lease holds available again, from a time on, and count no delivery of it."""
-        for begin, end, record in self._ranges.parts(first, last):
-            if record.state is State.HELD and record.lease == lease:
-                self._free(begin, end, record.deliveries - 1, until)
-
-    def finish(self, first: int, last: int, *, archived: bool = False) -> None:
+    def finish(self, first: int, last: int) -> None:
         """Finish messages, whatever their state."""
         first = max(first, self.start_offset)
         if first > last:
             return
         self._touch(last)
         if first == self.start_offset:
-            self._finish_head(last, ARCHIVED if archived else ACKNOWLEDGED)
+            self._account(self._ranges.remove(first, last))
+            self.start_offset = last + 1
         else:
-            for begin, end, record in self._ranges.parts(first, last):
-                if record.state not in FINISHED:
-                    self._put(begin, end, ARCHIVED if archived else ACKNOWLEDGED)
+            self._put(first, last, FINISHED)
         self._fold()
 
     def learn(self, first: int, last: int, count: int) -> None:
@@ -508,7 +500,7 @@ class MessageStates:
                 self._put(begin, end, RecordState(State.AVAILABLE))
 
     def _retire(self, first: int, last: int) -> None:
-        self._put(first, last, ARCHIVED)
+        self._put(first, last, FINISHED)
         self._retired.append((first, last))
 
     def _free(self, first: int, last: int, count: int, until: float) -> None:
@@ -559,21 +551,12 @@ class MessageStates:
             if record.state is State.AVAILABLE and not record.until:
                 insort(self._ready, first)
 
-    def _finish_head(self, last: int, record: RecordState) -> None:
-        """Finish the messages up to an offset in one step."""
-        for begin, end, before in self._ranges.parts(self.start_offset, last):
-            state = before.state if before.state in FINISHED else record.state
-            self._before_start[state] += end - begin + 1
-        self._account(self._ranges.remove(self.start_offset, last))
-        self.start_offset = last + 1
-
     def _fold(self) -> None:
         """Move the start over what is finished."""
-        while (head := self._ranges.head()) is not None and head[2].state in FINISHED:
-            first, last, record = head
+        while (head := self._ranges.head()) is not None and head[2].state is State.FINISHED:
+            first, last, _ = head
             assert first == self.start_offset
             self._account(self._ranges.remove(first, last))
-            self._before_start[record.state] += last - first + 1
             self.start_offset = last + 1
 
     def _has_fresh(self, log_end: int) -> bool:
@@ -591,7 +574,7 @@ class MessageStates:
         room, at = EXHAUSTED_MAX, self.start_offset
         while room > 0 and (found := self._ranges.starting_at(at)) is not None:
             first, last, record = found
-            if record.state not in FINISHED:
+            if record.state is not State.FINISHED:
                 if record.state is not State.AVAILABLE or record.until or record.deliveries < limit:
                     break
                 last = min(last, first + room - 1)

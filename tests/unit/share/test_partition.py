@@ -1,10 +1,10 @@
-"""A partition that keeps as many ranges as it may."""
+"""Selections of a partition: throttled, and of as many ranges as it may keep."""
 
 import pytest
 
 from wings_core.model import Lease
 from wings_core.share.state import partition as module
-from wings_core.share.state.partition import MessageStates
+from wings_core.share.state.partition import MessageStates, deliverable
 
 
 def test_a_partition_with_as_many_ranges_as_it_may_keep_waits_for_a_delay(
@@ -23,3 +23,24 @@ def test_a_partition_with_as_many_ranges_as_it_may_keep_waits_for_a_delay(
     assert subject.next_event(10.0) == 10.0
     subject.finish(0, 7)
     assert subject.has_available(100, 5)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (1, [500]),
+        (2, [500, 500]),
+        (3, [500, 500, 1]),
+        (4, [500, 500, 250, 1]),
+        (5, [500, 500, 500, 250, 1]),
+        (10, [500, 500, 500, 500, 500, 250, 125, 62, 31, 1]),
+    ],
+)
+def test_the_more_often_a_range_was_delivered_the_smaller_the_pieces(
+    limit: int, expected: list[int]
+) -> None:
+    assert [deliverable(count, 500, limit) for count in range(limit)] == expected
+
+
+def test_at_least_one_message_is_delivered() -> None:
+    assert [deliverable(count, 3, 100) for count in (49, 50, 51, 52, 90)] == [3, 1, 1, 1, 1]
