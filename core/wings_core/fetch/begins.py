@@ -18,6 +18,9 @@ from wings_core.slots import mask_of
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 
+ROWS_LOOKED_AT = 65_536
+"""Rows whose times are looked at together, at least."""
+
 _NO_POSITIONS: Mapping[Partition, int] = MappingProxyType({})
 
 
@@ -71,6 +74,49 @@ class TimeOffsets:
                     raise
             left = [position for position in left if position[0] not in found]
         return found
+
+    def offset_at_time(
+        self, topic: Topic, partition: Partition, time: int
+    ) -> tuple[int, int] | None:
+        """Return the first message whose `Topic.time_column` is at or after a time, and its time.
+
+        As no row is later than its page's timestamp, the look begins at the first page that is late
+        enough. That page has the message, unless rows without a time came with a later timestamp:
+        then the column is read on to the end of the log.
+
+        Args:
+            topic: A topic with a time column.
+            partition: The partition, not necessarily written to yet.
+            time: A time in microseconds since the epoch, as is the message's.
+
+        Returns:
+            The message's offset and time; None where there is none.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            StorageCorrupt: A page that tells is damaged.
+        """
+        assert topic.time_column is not None
+        wanted = (topic.schema.get_field_index(topic.time_column),)
+        offset = self.offset_for_timestamp(topic, partition, time)
+        least, moves = pa.scalar(-(-time // 1_000), pa.int64()), 0
+        while True:
+            located = self._registry.locate(topic.uuid, partition, offset, ROWS_LOOKED_AT)
+            if not located.locations:
+                return None
+            offset = max(offset, located.log_start_offset)
+            try:
+                pages = read_pages(self._store, topic, located.locations, Wanted(wanted, offset))
+                for location, page in zip(located.locations, pages, strict=True):
+                    times = page.rows.column(0).cast(pa.int64())
+                    row = int(pc.index(pc.greater_equal(times, least), pa.scalar(True)).as_py())
+                    if row >= 0:
+                        return offset + row, int(times[row].as_py()) * 1_000
+                    offset, moves = location.end_offset + 1, 0
+            except StorageCorrupt:
+                moves += 1  # By retention, or to another place.
+                if moves > MOVES_MAX:
+                    raise
 
     def _offsets_at(
         self, topic: Topic, positions: Sequence[tuple[Partition, int]]

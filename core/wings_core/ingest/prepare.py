@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wings_core.batches import BatchCheck
 from wings_core.errors import BatchTooLarge, InvalidArgument
@@ -227,6 +228,7 @@ class Preparer:
         self._key_index = -1
         if topic.partition_key is not None:
             self._key_index = topic.schema.get_field_index(topic.partition_key)
+        self._time_column = topic.time_column
         self._keys: pa.Array[Any] | None = None
         """Keys of the last small batch of one partition, if the topic has a key."""
         self._partition = UNPARTITIONED
@@ -241,13 +243,15 @@ class Preparer:
 
         Returns:
             The partition of the rows; None if the batch is empty, not small, or has other keys than
-            the last small batch, so that `prepare` must route it.
+            the last small batch, or times of its own, so that `prepare` must look at it.
 
         Raises:
             SchemaMismatch: Invalid data, or nulls in a non-nullable column.
         """
         self._check.check(batch)
         if size > self._small_bytes_max or not 0 < batch.num_rows <= self._small_rows_max:
+            return None
+        if self._time_column is not None:
             return None
         if self._key_index >= 0 and (
             self._keys is None or not self._keys.equals(batch.column(self._key_index))
@@ -324,11 +328,21 @@ class Preparer:
             bytes=size,
             sequence=options.sequence,
             expected=expected,
-            timestamp=options.timestamp,
+            timestamp=self._timestamp(batch, options.timestamp),
             stage=options.stage,
             joinable=joinable,
             partition_sequence=options.partition_sequence,
         )
+
+    def _timestamp(self, batch: pa.RecordBatch, given: int | None) -> int | None:
+        """Return the timestamp of a batch, no earlier than `Topic.time_column` in it."""
+        if self._time_column is None:
+            return given
+        times = batch.column(self._time_column).cast(pa.int64())
+        if times.null_count == len(times):
+            return given
+        latest: int = pc.max(times).as_py()
+        return max(given or 0, latest * 1_000)
 
     def _encode(
         self, rows: pa.RecordBatch, runs: tuple[Run, ...], run_bytes: tuple[int, ...]

@@ -187,6 +187,16 @@ class Topic:
         return slot_of(partition, numbered=self.config.kafka is not None)
 
     @property
+    def time_column(self) -> str | None:
+        """Column that times its rows, a timestamp[ms]; None for a topic without one.
+
+        A batch's timestamp is at least the greatest value in it, so a row is never later by this
+        column than by its timestamp.
+        """
+        kafka = self.config.kafka
+        return "timestamp" if kafka is not None and kafka.value == "binary" else None
+
+    @property
     def kafka_name(self) -> str:
         """Name for Kafka's clients."""
         kafka = self.config.kafka
