@@ -11,12 +11,12 @@ from typing import TypeVar
 from wings_core import tracing
 from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Fetcher
+from wings_server.budget import Budget
 from wings_server.flight.running import Running
 from wings_server.gate import Gate
-from wings_server.http.waiting import Waiting
-from wings_server.http.wire import Budget
 from wings_server.metrics import Metrics
 from wings_server.served_log import ServedLog
+from wings_server.waiting import Waiting
 
 READERS = 4
 """Threads that read and encode, never waiting for messages."""

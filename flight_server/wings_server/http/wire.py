@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from wings_core.errors import BatchTooLarge, ResourceExhausted
-from wings_core.memory import MemoryBudget
+from wings_core.errors import BatchTooLarge
 from wings_core.security.quotas import CallUsage
+from wings_server.budget import Budget
 
 PIECE_BYTES = 256 * 1024
 """Size of the pieces of a response, each sent once the transport has taken the previous one."""
@@ -23,66 +23,6 @@ PIECE_SECONDS_MAX = 60.0
 
 USAGE = "wings.usage"
 """Key in a request's scope for its usage of quotas; None without quotas."""
-
-
-class Budget:
-    """A count of body bytes in memory; only for the event loop.
-
-    Args:
-        bytes_max: Most bytes; a single body may exceed it.
-        memory: Memory budget that they also count against, or None.
-    """
-
-    def __init__(self, bytes_max: int, memory: MemoryBudget | None = None) -> None:
-        self._bytes_max = bytes_max
-        self._memory = memory
-        if memory is not None:
-            memory.count(lambda: self._held)
-        self._held = 0
-
-    @property
-    def held(self) -> int:
-        """Bytes currently held."""
-        return self._held
-
-    def take(self, size: int) -> None:
-        """Count bytes as held until `release`.
-
-        Raises:
-            ResourceExhausted: The bytes would exceed the budget.
-        """
-        if self._held and self._held + size > self._bytes_max:
-            raise self._exhausted()
-        if self._memory is not None and not self._memory.make_room(size):
-            raise ResourceExhausted(
-                f"{self._memory.held} bytes are being read or waiting to be committed, the limit "
-                f"is {self._memory.bytes_max}"
-            )
-        self._held += size
-
-    def check_room(self) -> None:
-        """Check that the budget is not exhausted.
-
-        Raises:
-            ResourceExhausted: The budget is exhausted.
-        """
-        if self._held >= self._bytes_max:
-            raise self._exhausted()
-
-    def hold(self, size: int) -> None:
-        """Count bytes as held until `release`, even beyond the budget."""
-        self._held += size
-
-    def release(self, size: int) -> None:
-        """Release held bytes."""
-        self._held -= size
-        if self._memory is not None:
-            self._memory.came_free()
-
-    def _exhausted(self) -> ResourceExhausted:
-        return ResourceExhausted(
-            f"{self._held} bytes of bodies are held already, the limit is {self._bytes_max}"
-        )
 
 
 class Body:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from wings_core.errors import ResourceExhausted
-from wings_server.http.wire import Budget, JsonAnswer
+from wings_server.budget import Budget
+from wings_server.http.wire import JsonAnswer
 
 
 def sent(answer: JsonAnswer) -> list[MutableMapping[str, Any]]:

@@ -83,11 +83,12 @@ class Waiting:
         self._stopped: WingsError | None = None
 
     @contextmanager
-    def one(self, receive: Receive, principal: Principal = ANYONE) -> Generator[WaitingCall]:
+    def one(self, receive: Receive | None, principal: Principal = ANYONE) -> Generator[WaitingCall]:
         """Register one call for the block; ended with `ClientGone` if its client disconnects.
 
         Args:
-            receive: The call's ASGI channel, whose body was received.
+            receive: The call's ASGI channel, whose body was received; None if the block's coroutine
+                is cancelled when its client disconnects.
             principal: The caller; the call ends soon after its `check` raises, with that error.
 
         Raises:
@@ -103,11 +104,14 @@ class Waiting:
             self._wakes[wake] = principal
             if self._checking is None:
                 self._check_principals()
-            watcher = asyncio.ensure_future(_watch_client(receive, wake))
+            watcher = None
+            if receive is not None:
+                watcher = asyncio.ensure_future(_watch_client(receive, wake))
             try:
                 yield wake
             finally:
-                watcher.cancel()
+                if watcher is not None:
+                    watcher.cancel()
                 del self._wakes[wake]
 
     def stop(self, error: WingsError) -> None:
