@@ -102,10 +102,10 @@ protocol: $(VENV)/.dev ## generate the messages of gRPC and of Flight SQL
 		--proto_path=. --python_out=. --pyi_out=. wings_core/protocol/*/*.proto
 
 lock: $(VENV)/.dev ## pin the newest versions of everything in requirements/
-	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --extra azure --extra pubsub --extra iceberg --extra otel --group dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra spark --extra sqs --extra azure --extra pubsub --extra iceberg --extra otel --extra kafka --group dev --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra server --group build --constraints requirements/dev.txt \
 		--output-file requirements/server.txt
-	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra otel --group build \
+	$(LOCK) pyproject.toml --extra server --extra objects --extra postgres --extra otel --extra kafka --group build \
 		--constraints requirements/dev.txt --output-file requirements/image.txt
 
 	$(LOCK) --group docs --constraints requirements/dev.txt --output-file requirements/docs.txt

@@ -18,6 +18,7 @@ AREAS = {
     "console": "console test_docs",
     "http": "http openapi console fuzz token",
     "ingest": "ingest queue shards pipeline",
+    "kafka": "kafka",
     "maintenance": "maintain tiers retention purge objects storage parquet memory long",
     "metadata": "unit/metadata unit/protocol postgres pooler power_loss inline kept_lookups "
     "test_stage schema",

@@ -38,6 +38,8 @@ FOLIOS_SHOWN_MAX = 10
     "flight",
     "advertise",
     "http",
+    "kafka",
+    "kafka_advertised",
     "processes",
     "cluster_ca",
     "allowed_host",

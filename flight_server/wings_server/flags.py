@@ -97,6 +97,17 @@ FLAGS: dict[str, Any] = {
     "http": _flag(
         str, "Address of HTTP; port 0 picks a free one. Default: 127.0.0.1:7780.", _ADDRESS
     ),
+    "kafka": _flag(
+        str,
+        "Address of Kafka's protocol (extra `kafka`); port 0 picks a free one. Default: none.",
+        _ADDRESS,
+    ),
+    "kafka_advertised": _flag(
+        str,
+        "Address at which Kafka's clients reach the server. Port 0 is the actual one. Default: the "
+        "address of --kafka.",
+        _ADDRESS,
+    ),
     "listen": _flag(str, "Address of gRPC; port 0 picks a free one.", _ADDRESS),
     "processes": _flag(
         int,

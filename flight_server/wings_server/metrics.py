@@ -1,7 +1,7 @@
 """Metrics for Prometheus: counters updated by handlers, and gauges of the log, read at each scrape.
 
-Series are named `wings_…`; the label `transport` is `flight` or `http`, `partition` the value's
-JSON text. The gauges of the log are in `log_metrics`.
+Series are named `wings_…`; the label `transport` is `flight`, `http` or `kafka`, `partition` the
+value's JSON text. The gauges of the log are in `log_metrics`.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from wings_core.traffic import Traffic
 from wings_server.log_metrics import LogCollector
 from wings_server.served_log import ServedLog
 
-Transport = Literal["flight", "http"]
+Transport = Literal["flight", "http", "kafka"]
 _TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 
 _FLUSH_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -37,6 +37,7 @@ from wings_server.settings import Address, Settings
 from wings_server.tls import Tls, peer_access
 
 if TYPE_CHECKING:
+    from wings_server.kafka.service import KafkaService
     from wings_server.processes.siblings import Siblings
 
 
@@ -53,6 +54,8 @@ class Server:
         log: The log, after `start`.
         flight: Address of Flight with the actual port, after `start`.
         http: Address of HTTP with the actual port, after `start`.
+        kafka: Address of Kafka's protocol with the actual port, after `start`; None if it is not
+            served.
         service: The Flight service, after `start`.
         http_service: The HTTP service, after `start`.
         tls: The certificate of both listeners, after `start`; None without TLS.
@@ -63,6 +66,7 @@ class Server:
     http_service: HttpService
     flight: Address
     http: Address
+    kafka: Address | None = None
     tls: Tls | None = None
 
     def __init__(
@@ -77,6 +81,7 @@ class Server:
         self._siblings = siblings
         self._ready = False
         self._stop = ExitStack()
+        self._kafka_service: KafkaService | None = None
 
     @property
     def flight_url(self) -> str:
@@ -113,6 +118,8 @@ class Server:
                 "--advertise is for nodes: give --metadata, or --metadata-url with --hot and "
                 "without --data-dir"
             )
+        if settings.kafka is not None and (settings.is_node or settings.processes > 1):
+            raise InvalidArgument("--kafka is for a server of one process that is not a node")
         # Each part pushes its stop; unwinding runs them in the order of a drain.
         with ExitStack() as started:
             metrics = Metrics()
@@ -139,6 +146,8 @@ class Server:
             started.callback(self.service.stop, settings.drain_seconds)
             started.callback(self.http_service.refuse)
             self.http = listener.address
+            if settings.kafka is not None:
+                self.kafka = self._serve_kafka(log, metrics, gate, settings.kafka, started)
             self.flight = Address(settings.flight.host, self.service.port)
             own = self._as_node(settings)
             log.consumer_groups = GroupNode(log, own, peer_access(settings), self.tls is not None)
@@ -164,8 +173,32 @@ class Server:
         missing = [TOKENS_MISSING] if authenticator.is_open else []
         if self.tls is None:
             missing.append(TLS_MISSING)
-        check_exposure(settings, [("Flight", settings.flight), ("HTTP", settings.http)], missing)
+        listeners = [("Flight", settings.flight), ("HTTP", settings.http)]
+        if settings.kafka is not None:
+            listeners.append(("Kafka", settings.kafka))
+        check_exposure(settings, listeners, missing)
         return Gate(log, authenticator)
+
+    def _serve_kafka(
+        self, log: ServedLog, metrics: Metrics, gate: Gate, address: Address, started: ExitStack
+    ) -> Address:
+        """Serve Kafka's protocol; returns its address with the actual port."""
+        settings = self.settings
+        try:
+            from wings_server.kafka.server import KafkaListener
+            from wings_server.kafka.service import KafkaService
+        except ModuleNotFoundError as error:
+            raise InvalidArgument(
+                f"--kafka needs {error.name}: install wings-flight[kafka]"
+            ) from None
+        service = self._kafka_service = started.enter_context(
+            closing(KafkaService(log, metrics, gate))
+        )
+        listener = KafkaListener(service, address, settings.kafka_advertised, self.tls)
+        started.callback(listener.stop)
+        started.callback(listener.drain, settings.drain_seconds)
+        started.callback(service.refuse)
+        return listener.address
 
     def _as_node(self, settings: Settings) -> Node:
         """Return this process as a node, with its addresses for clients."""
@@ -174,7 +207,8 @@ class Server:
         if settings.http.is_wildcard:
             host = address.host
         http = f"{'http' if self.tls is None else 'https'}://{Address(host, self.http.port)}"
-        return Node(uuid.uuid4().hex, str(address), http, now_us())
+        kafka = "" if self._kafka_service is None else str(self._kafka_service.address)
+        return Node(uuid.uuid4().hex, str(address), http, now_us(), kafka)
 
     def _all_ready(self) -> bool:
         """Return whether all processes of the server accept requests."""
@@ -183,7 +217,8 @@ class Server:
     @property
     def ready_line(self) -> str:
         """Line printed on standard output when ready."""
-        return f"wings ready flight={self.flight_url} http={self.http_url}"
+        kafka = "" if self.kafka is None else f" kafka={self.kafka}"
+        return f"wings ready flight={self.flight_url} http={self.http_url}{kafka}"
 
     def reload(self) -> None:
         """Reload the certificate, if there is one."""

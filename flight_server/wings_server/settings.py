@@ -158,6 +158,8 @@ class Settings(BaseSettings):
     node_lease_seconds: float = Field(default=10.0, ge=0.5, le=NODE_LEASE_SECONDS_MAX)
     """Time for which a vanished node stays listed; no flag."""
     http: AddressSetting = Address("127.0.0.1", 7780)
+    kafka: AddressSetting | None = None
+    kafka_advertised: AddressSetting | None = None
     root_token: Secret | None = None
     """Token of an operator, of at least 32 characters, valid while it is set; no flag."""
     tls_cert: Path | None = None

@@ -67,6 +67,7 @@ class RunningServer(_Addresses):
     Attributes:
         flight: Its address for Flight clients, `grpc://127.0.0.1:PORT`.
         http: Its address for HTTP clients, `http://127.0.0.1:PORT`.
+        kafka: Its address for Kafka's clients, `127.0.0.1:PORT`; `None` where it serves none.
         data_dir: Its data directory.
         server: The server itself, for what is not on the wire, such as `server.log`.
     """
@@ -74,6 +75,7 @@ class RunningServer(_Addresses):
     def __init__(self, server: Server) -> None:
         super().__init__(f"grpc://{server.flight}", f"http://{server.http}")
         self.server = server
+        self.kafka = str(server.kafka)
         self.data_dir = server.settings.data_dir
 
     def wait_for_calls(self, calls: int) -> None:
@@ -116,6 +118,7 @@ def running_server(
     hot: str | None = None,
     remote: str | None = None,
     root_token: str | None = None,
+    kafka: bool = False,
 ) -> Generator[RunningServer]:
     """Run a server in this process, on free ports, for as long as the `with` lasts.
 
@@ -129,6 +132,7 @@ def running_server(
         hot: URL of the object store that new pages go to.
         remote: URL of the object store that old pages go to.
         root_token: An operator's token.
+        kafka: True to serve Kafka's protocol.
     """
     if not structlog.is_configured():
         logs.route_to_logging()  # Unconfigured, structlog prints on standard output.
@@ -138,6 +142,7 @@ def running_server(
             data_dir=path,
             flight=_ANY_PORT,
             http=_ANY_PORT,
+            kafka=_ANY_PORT if kafka else None,
             drain_seconds=drain_seconds,
             hot=hot,
             remote=remote,

@@ -291,7 +291,7 @@ def test_the_catalog_is_described(connection: Any, wings: Client, numbers: str) 
     schemas = named.to_pylist()[0]["catalog_db_schemas"]
     assert [t["table_name"] for s in schemas for t in s["db_schema_tables"]] == ["hours"]
     assert connection.adbc_get_table_types() == ["SYSTEM TABLE", "TABLE"]
-    assert tables["system", "nodes"] == ["flight", "http", "since"]
+    assert tables["system", "nodes"] == ["flight", "http", "kafka", "since"]
     assert connection.adbc_get_info()["vendor_name"] == "Wings"
     assert connection.adbc_get_table_schema(numbers).names == ["n", "text", *system]
 

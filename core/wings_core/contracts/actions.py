@@ -411,7 +411,12 @@ def describe_aborted(aborted: Aborted) -> dict[str, Any]:
 def describe_node(node: Node) -> dict[str, Any]:
     """Return a node's addresses and start time."""
     since = format_timestamp(node.since) if node.since else None
-    return {"flight": node.flight, "http": node.http or None, "since": since}
+    return {
+        "flight": node.flight,
+        "http": node.http or None,
+        "kafka": node.kafka or None,
+        "since": since,
+    }
 
 
 def describe_topic(topic: Topic) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class PartitionCursor:
     """Where to stop for now, exclusive: a scan's end, else where the log is known to end."""
     log_end: int = 0
     """The next offset to be assigned, as of the last look."""
+    log_start: int = -1
+    """The first offset that is kept, as of the last look; -1 before it."""
     clamps: bool = False
     """Whether what retention takes is skipped, as in reads from `"earliest"`; else it is an
     error."""

@@ -518,6 +518,7 @@ def _settle(read: Read, cursors: Sequence[PartitionCursor], lookup: Lookup) -> N
     ):
         if end > cursor.log_end:
             cursor.log_end = end
+        cursor.log_start = start
         if cursor.offset < start:
             if cursor.clamps:
                 cursor.offset = start

@@ -227,6 +227,8 @@ class Node:
     """HTTP URL; empty if an earlier version registered the node."""
     since: int = 0
     """Start time in microseconds since the epoch by its clock; 0 from an earlier version."""
+    kafka: str = ""
+    """Address `HOST:PORT` of Kafka's protocol; empty if it is not served."""
 
     @property
     def flight(self) -> str:

@@ -206,7 +206,9 @@ def _no_letters(log: "Log", principal: Principal) -> Columns:
 def _nodes(log: "Log", principal: Principal) -> Columns:
     if not principal.is_operator:
         return []
-    return _turned([(node.flight, node.http, node.since) for node in log.live_nodes()])
+    return _turned(
+        [(node.flight, node.http, node.kafka or None, node.since) for node in log.live_nodes()]
+    )
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -261,6 +263,6 @@ SYSTEM_TABLES: Mapping[str, _Table] = {
         ),
         _files,
     ),
-    "nodes": _Table(_schema(flight=_TEXT, http=_TEXT, since=_TIME), _nodes),
+    "nodes": _Table(_schema(flight=_TEXT, http=_TEXT, kafka=_TEXT, since=_TIME), _nodes),
 }
 """The system tables by name; the column `partition` has the key value as JSON text."""

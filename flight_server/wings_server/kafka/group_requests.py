@@ -1,0 +1,252 @@
+"""Requests of classic groups, and of their offsets: those of the named consumer `kafka:GROUP`."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from wings_core.errors import PermissionDenied, WingsError
+from wings_core.model import Topic
+from wings_core.partitions import Partition
+from wings_core.security.principal import Principal, authorize
+from wings_core.security.rights import SOMEWHERE, Right
+from wings_server.kafka import topics
+from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.groups import Caller, Join, MemberIdRequired, join_error
+from wings_server.kafka.messages import Request, Values
+from wings_server.kafka.service import KafkaService
+
+CONSUMER_PREFIX = "kafka:"
+"""Beginning of the names of consumers that are Kafka's groups."""
+
+METADATA_BYTES_MAX = 4_096
+"""Longest text that is committed with an offset."""
+
+_UNKNOWN = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
+_FAILURES = (KafkaError, WingsError)
+
+
+async def join(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `JoinGroup`, once the group's members have joined."""
+    body, version = request.body, request.head.version
+    session = body.session_timeout.total_seconds()
+    rebalance = session if version < 1 else body.rebalance_timeout.total_seconds()
+    asked = Join(
+        member=body.member_id,
+        instance=getattr(body, "group_instance_id", None),
+        client=request.client_id,
+        session_seconds=session,
+        rebalance_seconds=rebalance,
+        protocol_type=body.protocol_type,
+        protocols={each.name: each.metadata for each in body.protocols},
+        needs_id=version >= 4,
+        skips=version >= 9,
+    )
+    reply = asyncio.get_running_loop().create_future()
+    try:
+        _admit(principal)
+        with service.groups.using(body.group_id) as (group, now):
+            group.join(asked, _once(reply), now)
+    except MemberIdRequired as error:
+        return join_error(error.code, error.member)
+    except _FAILURES as error:
+        return join_error(_code(error), asked.member)
+    return await reply
+
+
+async def sync(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `SyncGroup`, once the leader has assigned."""
+    body = request.body
+    assignments = {each.member_id: each.assignment for each in body.assignments}
+    reply = asyncio.get_running_loop().create_future()
+    try:
+        _admit(principal)
+        with service.groups.using(body.group_id) as (group, now):
+            group.sync(_caller(body), assignments, _once(reply), now)
+    except _FAILURES as error:
+        return {"error_code": _code(error)}
+    return await reply
+
+
+async def heartbeat(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `Heartbeat`."""
+    try:
+        _admit(principal)
+        with service.groups.using(request.body.group_id) as (group, now):
+            group.beat(_caller(request.body), now)
+    except _FAILURES as error:
+        return {"error_code": _code(error)}
+    return {}
+
+
+async def leave(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `LeaveGroup`, of one member or, from version 3 on, of several."""
+    body = request.body
+    is_list = request.head.version >= 3
+    results: list[Values] = []
+    for each in body.members if is_list else (body,):
+        instance = getattr(each, "group_instance_id", None)
+        code = ErrorCode.none
+        try:
+            _admit(principal)
+            with service.groups.using(body.group_id) as (group, now):
+                group.leave(each.member_id, instance, now)
+        except _FAILURES as error:
+            code = _code(error)
+        named = {"member_id": each.member_id, "group_instance_id": instance}
+        results.append({**named, "error_code": code})
+    return {"members": results} if is_list else {"error_code": results[0]["error_code"]}
+
+
+async def commit(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `OffsetCommit`; the offsets that can be committed are, in one transaction."""
+    body = request.body
+    group_id, failed = body.group_id, ErrorCode.none
+    try:
+        _admit(principal)
+        with service.groups.using(group_id) as (group, _):
+            group.check_commit(_caller(body))
+    except _FAILURES as error:
+        failed = _code(error)
+    if failed is ErrorCode.none:
+        codes = await service.write(lambda: _commit(service, principal, group_id, body.topics))
+    else:
+        codes = {}
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": part.partition_index,
+                        "error_code": codes.get((topic.name, part.partition_index), failed),
+                    }
+                    for part in topic.partitions
+                ],
+            }
+            for topic in body.topics
+        ]
+    }
+
+
+def _commit(
+    service: KafkaService, principal: Principal, group_id: str, asked: Sequence[Any]
+) -> Mapping[tuple[str, int], ErrorCode]:
+    """Commit offsets; returns the error of each that is not committed."""
+    offsets: list[tuple[Topic, Partition, int]] = []
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    valid: list[tuple[str, int]] = []
+    for named in asked:
+        for part in named.partitions:
+            key = named.name, part.partition_index
+            try:
+                topic = service.topics.readable(service.gate, principal, named.name)
+                partition = topics.partition_at(topic, part.partition_index)
+                if len(part.committed_metadata or "") > METADATA_BYTES_MAX:
+                    raise KafkaError(ErrorCode.offset_metadata_too_large)
+                offsets.append((topic, partition, part.committed_offset))
+                valid.append(key)
+            except _FAILURES as error:
+                codes[key] = _code(error)
+    if offsets:
+        try:
+            service.log.registry.commit_offsets(CONSUMER_PREFIX + group_id, offsets)
+        except WingsError as error:
+            codes.update(dict.fromkeys(valid, _code(error)))
+    return codes
+
+
+async def fetch(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `OffsetFetch`, of one group or, from version 8 on, of several."""
+    body = request.body
+    asked = body.groups if request.head.version >= 8 else (body,)
+    found = await service.read(
+        lambda: [_fetched(service, principal, each.group_id, each.topics) for each in asked]
+    )
+    return {"groups": found} if request.head.version >= 8 else found[0]
+
+
+def _fetched(
+    service: KafkaService, principal: Principal, group_id: str, asked: Sequence[Any] | None
+) -> Values:
+    """Return the offsets of a group; of all topics if none are named."""
+    try:
+        _admit(principal)
+        found = service.log.registry.get_offsets(CONSUMER_PREFIX + group_id)
+    except _FAILURES as error:
+        return {"group_id": group_id, "topics": [], "error_code": _code(error)}
+    offsets = {(each.topic, each.partition): each.offset for each in found}
+    if asked is None:
+        named = {each.topic for each in found}
+        wanted = [
+            (topic.kafka_name, range(topic.slots))
+            for topic in service.topics.visible(principal)
+            if topic.name in named
+        ]
+    else:
+        wanted = [(each.name, each.partition_indexes) for each in asked]
+    listed: list[Values] = []
+    for name, numbers in wanted:
+        parts = [_fetched_one(service, principal, name, number, offsets) for number in numbers]
+        if asked is None:
+            parts = [part for part in parts if part["committed_offset"] >= 0]
+        listed.append({"name": name, "partitions": parts})
+    return {"group_id": group_id, "topics": listed}
+
+
+def _fetched_one(
+    service: KafkaService,
+    principal: Principal,
+    name: str,
+    number: int,
+    offsets: Mapping[tuple[Any, Partition], int],
+) -> Values:
+    part: dict[str, Any] = {"partition_index": number, **_UNKNOWN}
+    try:
+        topic = service.topics.readable(service.gate, principal, name)
+        part["committed_offset"] = offsets.get((topic.name, topics.partition_at(topic, number)), -1)
+    except PermissionDenied as error:
+        part["error_code"] = _code(error)
+    except _FAILURES:
+        pass  # As at Kafka: of what is unknown, no offset is known.
+    return part
+
+
+def _admit(principal: Principal) -> None:
+    """Check that a principal may take part in groups, as one that may read any topic may.
+
+    Raises:
+        KafkaError: It may not.
+    """
+    try:
+        authorize(principal, Right.READ, SOMEWHERE)
+    except PermissionDenied as error:
+        raise KafkaError(ErrorCode.group_authorization_failed, error.message) from None
+
+
+def _caller(body: Any) -> Caller:
+    generation = getattr(body, "generation_id", None)
+    if generation is None:
+        generation = body.generation_id_or_member_epoch
+    return Caller(
+        body.member_id,
+        generation,
+        getattr(body, "group_instance_id", None),
+        getattr(body, "protocol_type", None),
+        getattr(body, "protocol_name", None),
+    )
+
+
+def _once(reply: "asyncio.Future[Values]") -> Any:
+    """Return a function that gives a reply, unless its request has gone."""
+
+    def give(values: Values) -> None:
+        if not reply.done():
+            reply.set_result(values)
+
+    return give
+
+
+def _code(error: Exception) -> ErrorCode:
+    return code_of(error, retried=ErrorCode.coordinator_not_available)

@@ -1,0 +1,66 @@
+"""The classic groups that this process coordinates, and their timers; for the event loop alone.
+
+Groups are kept in memory, and their offsets as those of a named consumer in metadata. So members
+join again after a restart, and read on where they committed.
+"""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from kio.schema.errors import ErrorCode
+
+from wings_server.kafka.errors import KafkaError
+from wings_server.kafka.groups import Group
+
+GROUPS_MAX = 10_000
+"""Most groups with members."""
+
+
+class GroupTable:
+    """Groups by their ids; one without members is forgotten."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    @contextmanager
+    def using(self, group_id: str) -> Generator[tuple[Group, float]]:
+        """Yield a group and the time, for one request.
+
+        Raises:
+            KafkaError: The id is empty, or there are too many groups.
+        """
+        if not group_id:
+            raise KafkaError(ErrorCode.invalid_group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            if len(self._groups) >= GROUPS_MAX:
+                raise KafkaError(ErrorCode.coordinator_not_available, "too many groups")
+            group = self._groups[group_id] = Group(group_id)
+        try:
+            yield group, asyncio.get_running_loop().time()
+        finally:
+            self._schedule(group)
+
+    def _schedule(self, group: Group) -> None:
+        """Set the timer of a group to its next event, or forget the group."""
+        due = group.next_tick()
+        timer = self._timers.get(group.id)
+        if due is None:
+            if timer is not None:
+                self._timers.pop(group.id).cancel()
+            if group.is_forgettable:
+                self._groups.pop(group.id, None)
+            return
+        # One that is early sets another when it fires: heartbeats need not move it.
+        if timer is None or due < timer.when():
+            if timer is not None:
+                timer.cancel()
+            loop = asyncio.get_running_loop()
+            self._timers[group.id] = loop.call_at(due, self._fire, group)
+
+    def _fire(self, group: Group) -> None:
+        del self._timers[group.id]
+        group.tick(asyncio.get_running_loop().time())
+        self._schedule(group)

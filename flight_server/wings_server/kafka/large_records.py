@@ -1,0 +1,275 @@
+"""Records of large batches, column by column: numpy finds the fields, Arrow copies the bytes.
+
+The chain of record lengths is the only loop over records. All else runs over arrays of positions.
+"""
+
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from wings_server.kafka import small_records
+from wings_server.kafka.record_types import (
+    CHECKED_HEAD,
+    HEADERS,
+    LENGTH_FROM,
+    UNCHECKED_HEAD,
+    Column,
+    Head,
+    Ints,
+    Records,
+    offsets_of,
+)
+
+pc: Any = pyarrow.compute  # Its stubs know no binary arrays in general.
+
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+PADDING = bytes(64)
+"""Bytes after the records, so that the five varints of a record cut short are read in bounds."""
+
+VARINT_BYTES_MAX = 10
+
+HEADERS_MAX = 64
+"""Most headers of a record that are read column by column: each costs a turn over all records."""
+
+_POSITIVE = (1 << 63) - 1
+_SIGNED = np.array([byte >> 1 ^ -(byte & 1) for byte in range(128)], np.int64)
+"""The signed numbers of varints of one byte."""
+
+_LOW, _SHIFT = np.uint64(0x7F), np.uint64(7)
+
+_NOTHING = pa.scalar(b"", pa.binary())
+_NO_HEADERS = pa.scalar(b"\0", pa.binary())
+
+
+def decode(head: Head, body: memoryview) -> Records:
+    """Decode uncompressed records; as `small_records.decode`.
+
+    Raises:
+        ValueError: They are not as many records as the head states, numbered from 0.
+    """
+    padded = b"".join((body, PADDING))
+    data = np.frombuffer(padded, np.uint8)
+    starts = _starts(padded, head.record_count, len(body))
+    lengths, at = _varints(data, starts)
+    ends = at + lengths
+    deltas, at = _varints(data, at + 1)  # After the record's attributes, which are unused.
+    numbers, at = _varints(data, at)
+    if not np.array_equal(numbers, np.arange(head.record_count)):
+        raise ValueError("records are not numbered one after another")
+    key_lengths, keys = _varints(data, at)
+    value_lengths, values = _varints(data, _after(keys, key_lengths, ends))
+    counts, at = _varints(data, _after(values, value_lengths, ends))
+    if counts.min() < 0 or (2 * counts > ends - at).any():
+        raise ValueError("a record states more headers than it can hold")
+    if counts.max() > HEADERS_MAX:
+        return small_records.decode(head, body)
+    buffer = pa.py_buffer(padded)
+    headers = small_records.no_headers(head.record_count)
+    if counts.any():
+        headers, at = _headers(data, buffer, counts, at, ends)
+    if not np.array_equal(at, ends):
+        raise ValueError("a record's length is not that of its fields")
+    return Records(
+        _slices(buffer, keys, key_lengths),
+        _slices(buffer, values, value_lengths),
+        headers,
+        deltas + head.first_timestamp,
+    )
+
+
+def _starts(data: bytes, count: int, end: int) -> Ints:
+    """Return where each record begins; they fill the bytes up to `end`.
+
+    A length is taken as positive here: one that is not contradicts the record's fields later.
+    """
+    starts: list[int] = []
+    add = starts.append
+    position = 0
+    try:
+        for _ in range(count):
+            add(position)
+            first = data[position]
+            if first < 0x80:
+                position += 1 + (first >> 1)
+                continue
+            second = data[position + 1]
+            if second < 0x80:
+                position += 2 + ((second << 7 | first & 0x7F) >> 1)
+                continue
+            length, size = second << 7 & 0x3FFF | first & 0x7F, 2
+            while (byte := data[position + size]) >= 0x80 and size < VARINT_BYTES_MAX:
+                length |= (byte & 0x7F) << 7 * size
+                size += 1
+            position += size + 1 + ((length | byte << 7 * size) >> 1)
+    except IndexError:
+        raise ValueError("a record ends outside its batch") from None
+    if position != end:
+        raise ValueError("records do not fill their batch")
+    return np.array(starts, np.int64)
+
+
+def _varints(data: _Bytes, at: Ints) -> tuple[Ints, Ints]:
+    """Return the signed varints at positions, and the positions after them."""
+    first = data[at]
+    is_long = first > 0x7F
+    if not is_long.any():
+        return _SIGNED[first], at + 1
+    found = (first & 0x7F).astype(np.int64)
+    second = data[at + 1]
+    found += (second & 0x7F).astype(np.int64) * is_long << 7
+    after = at + 1 + is_long
+    more = np.flatnonzero(is_long & (second > 0x7F))
+    shift = 14
+    while more.size:
+        if shift >= 7 * VARINT_BYTES_MAX:
+            raise ValueError("a varint is too long")
+        byte = data[after[more]]
+        found[more] |= (byte & 0x7F).astype(np.int64) << shift
+        after[more] += 1
+        more = more[byte > 0x7F]
+        shift += 7
+    return found >> 1 & _POSITIVE ^ -(found & 1), after
+
+
+def _after(at: Ints, lengths: Ints, ends: Ints) -> Ints:
+    """Return the positions after byte strings, checked to end within their records."""
+    if (lengths > ends - at).any():
+        raise ValueError("a field ends outside its record")
+    return at + np.maximum(lengths, 0)
+
+
+def _slices(buffer: pa.Buffer, starts: Ints, lengths: Ints) -> Column:
+    """Return byte strings of a buffer, in ascending order, as a column; null for lengths below 0.
+
+    All bytes of the buffer are one binary array, in which every second slot is wanted.
+    """
+    count = len(starts)
+    if not count or lengths.max() < 0:
+        return pa.nulls(count, pa.binary())
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2] = starts
+    offsets[1::2] = starts + np.maximum(lengths, 0)
+    slots: Column = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, _buffer(offsets), buffer]
+    )
+    missing = lengths < 0
+    mask = missing if missing.any() else None
+    return slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=mask))
+
+
+def _headers(
+    data: _Bytes, buffer: pa.Buffer, counts: Ints, at: Ints, ends: Ints
+) -> tuple[Column, Ints]:
+    """Return the headers of records, and the positions after them."""
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    keys, key_lengths, values, value_lengths = np.empty((4, int(offsets[-1])), np.int64)
+    at = at.copy()
+    for number in range(int(counts.max())):
+        rows = np.flatnonzero(counts > number)
+        slots = offsets[rows] + number
+        key_lengths[slots], keys[slots] = _varints(data, at[rows])
+        if key_lengths[slots].min() < 0:
+            raise ValueError("a header has no key")
+        after = _after(keys[slots], key_lengths[slots], ends[rows])
+        value_lengths[slots], values[slots] = _varints(data, after)
+        at[rows] = _after(values[slots], value_lengths[slots], ends[rows])
+    found = pa.StructArray.from_arrays(
+        [
+            _slices(buffer, keys, key_lengths).cast(pa.string()),
+            _slices(buffer, values, value_lengths),
+        ],
+        fields=list(HEADERS.value_type),
+    )
+    lists: Any = pa.ListArray
+    return lists.from_arrays(pa.array(offsets), found, type=HEADERS), at
+
+
+def encode(records: Records) -> bytearray:
+    """Return records as a batch at offset 0, with its head; see `records.encode`."""
+    times = records.timestamps
+    count, first, last = len(times), int(times[0]), int(times.max())
+    keys, values = _lengths(records.key), _lengths(records.value)
+    before_key = np.stack([times - first, np.arange(count), keys])
+    fields = [_joined_varints(before_key), records.key, _joined_varints(values[None, :])]
+    sizes = [pc.binary_length(fields[0]), pc.binary_length(fields[2])]
+    tail, tail_sizes = _encoded_headers(records.headers)
+    body_sizes = sum((size.to_numpy() for size in sizes), np.zeros(count, np.int64))
+    body_sizes += 1 + np.maximum(keys, 0) + np.maximum(values, 0) + tail_sizes
+    joined = _join(_joined_varints(body_sizes[None, :]), _NO_HEADERS, *fields, records.value, tail)
+    checked = CHECKED_HEAD.pack(0, count - 1, first, last, -1, -1, -1, count) + _bytes_of(joined)
+    length = UNCHECKED_HEAD.size - LENGTH_FROM + len(checked)
+    unchecked = UNCHECKED_HEAD.pack(0, length, -1, 2, google_crc32c.value(checked))
+    return bytearray(b"".join((unchecked, checked)))
+
+
+def _encoded_headers(headers: Column) -> tuple[Any, Ints | int]:
+    """Return the count and the headers of each record as bytes, and their sizes."""
+    found = headers.flatten()
+    if not len(found):
+        return _NO_HEADERS, 1
+    counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False)
+    keys, values = (found.field(0).cast(pa.binary()), found.field(1))
+    texts = _join(
+        _joined_varints(_lengths(keys)[None, :]), keys, _joined_varints(_lengths(values)[None, :]),
+        values,
+    )  # fmt: skip
+    text_offsets = offsets_of(texts)
+    slots = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=slots[1:])
+    of_record = pa.Array.from_buffers(
+        pa.binary(),
+        len(counts),
+        [None, _buffer(np.ascontiguousarray(text_offsets[slots])), texts.buffers()[2]],
+    )
+    encoded = _join(_joined_varints(counts.astype(np.int64)[None, :]), of_record)
+    return encoded, pc.binary_length(encoded).to_numpy().astype(np.int64)
+
+
+def _lengths(column: Column) -> Ints:
+    """Return the byte lengths of a binary column, -1 for nulls."""
+    lengths = pc.binary_length(column)
+    if column.null_count:
+        lengths = lengths.fill_null(-1)
+    return lengths.to_numpy().astype(np.int64)
+
+
+def _joined_varints(numbers: Ints) -> Column:
+    """Return, for each record, its numbers as signed varints, one after another.
+
+    Args:
+        numbers: A row for each number, a column for each record.
+    """
+    written: list[Any] = []
+    is_written: list[Any] = []
+    for left in ((numbers << 1) ^ (numbers >> 63)).view(np.uint64):
+        written_first = len(written)
+        while len(written) == written_first or left.any():
+            is_written.append(left > 0 if len(written) > written_first else left >= 0)
+            written.append((left & _LOW).astype(np.uint8) | ((left > _LOW).view(np.uint8) << 7))
+            left = left >> _SHIFT
+    bytes_of, mask = np.stack(written, axis=1), np.stack(is_written, axis=1)
+    offsets = np.zeros(len(mask) + 1, np.int32)
+    np.cumsum(mask.sum(axis=1, dtype=np.int32), out=offsets[1:])
+    buffers = [None, _buffer(offsets), _buffer(bytes_of[mask])]
+    return pa.Array.from_buffers(pa.binary(), len(mask), buffers)
+
+
+def _join(*columns: Any) -> Column:
+    return pc.binary_join_element_wise(
+        *columns, _NOTHING, null_handling="replace", null_replacement=b""
+    )
+
+
+def _bytes_of(column: Column) -> memoryview:
+    """Return the bytes of a binary column, one value after another."""
+    offsets, data = offsets_of(column), column.buffers()[2]
+    return memoryview(b"" if data is None else data)[int(offsets[0]) : int(offsets[-1])]
+
+
+def _buffer(values: Any) -> pa.Buffer:
+    return pa.py_buffer(values)

@@ -1,0 +1,262 @@
+"""Messages of Kafka's protocol: requests from bytes, responses from plain values.
+
+The only module that knows kio. A response is given as a mapping by the names of kio's fields, which
+are those of Kafka's specification. Fields that a version lacks are left out; those that are not
+given have the value of nothing for their type. Times are milliseconds.
+"""
+
+import io
+import struct
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import timedelta
+from enum import IntEnum
+from functools import cache
+from typing import Any, NamedTuple, cast, get_args, get_origin
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+Values = Mapping[str, Any]
+"""The fields of a response, or of a structure within one."""
+
+
+class Api(IntEnum):
+    """The requests that are served."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+
+
+VERSIONS: Mapping[Api, tuple[int, int]] = {
+    Api.PRODUCE: (3, 12),
+    Api.FETCH: (4, 17),
+    Api.LIST_OFFSETS: (1, 9),
+    Api.METADATA: (0, 13),
+    Api.OFFSET_COMMIT: (2, 9),
+    Api.OFFSET_FETCH: (1, 9),
+    Api.FIND_COORDINATOR: (0, 5),
+    Api.JOIN_GROUP: (0, 9),
+    Api.HEARTBEAT: (0, 4),
+    Api.LEAVE_GROUP: (0, 5),
+    Api.SYNC_GROUP: (0, 5),
+    Api.API_VERSIONS: (0, 4),
+    Api.CREATE_TOPICS: (2, 7),
+    Api.DELETE_TOPICS: (1, 6),
+    Api.INIT_PRODUCER_ID: (0, 5),
+}
+"""The first and last version of each request; what is not here is not served."""
+
+HEAD = struct.Struct(">hhi")
+"""The fields that all versions of a request's header begin with: api, version, correlation id."""
+
+_LENGTH = struct.Struct(">i")
+
+
+class BadRequest(Exception):  # noqa: N818 - never sent
+    """A request that cannot be read or is not served; its connection is closed."""
+
+
+class Head(NamedTuple):
+    """The beginning of a request."""
+
+    api: Api
+    version: int
+    correlation_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request.
+
+    Attributes:
+        head: Its beginning.
+        client_id: Name of the client, which it chose; may be empty.
+        body: kio's entity of the request.
+    """
+
+    head: Head
+    client_id: str
+    body: Any
+
+    def response(self, values: Values) -> bytes:
+        """Return the frame of the response, with its length."""
+        return _respond(self.head, values)
+
+
+def head_of(frame: memoryview) -> Head:
+    """Return the beginning of a request.
+
+    Raises:
+        BadRequest: The frame is too short, or the api is not served in this version; that of
+            `API_VERSIONS` is always accepted.
+    """
+    if len(frame) < HEAD.size:
+        raise BadRequest("a frame without a header")
+    key, version, correlation_id = HEAD.unpack_from(frame)
+    try:
+        api = Api(key)
+    except ValueError:
+        raise BadRequest(f"api {key} is not served") from None
+    first, last = VERSIONS[api]
+    if not first <= version <= last and api is not Api.API_VERSIONS:
+        raise BadRequest(f"version {version} of {api.name} is not served")
+    return Head(api, version, correlation_id)
+
+
+def parse(head: Head, frame: memoryview) -> Request:
+    """Parse a request.
+
+    Args:
+        head: Its beginning.
+        frame: All of it, read-only.
+
+    Raises:
+        BadRequest: It is not what its header says.
+    """
+    read_header, read_body = _readers(head.api, head.version)
+    try:
+        header, size = read_header(frame, 0)
+        body, _ = read_body(frame, size)
+    except (SerialError, ValueError, OverflowError) as error:
+        raise BadRequest(f"{head.api.name} {head.version}: {error!s:.200}") from None
+    return Request(head, header.client_id or "", body)
+
+
+def api_versions(head: Head) -> bytes:
+    """Return the response to `API_VERSIONS`.
+
+    A version that is not served is answered in the form of version 0, which all clients read.
+    """
+    first, last = VERSIONS[Api.API_VERSIONS]
+    served = first <= head.version <= last
+    keys = [
+        {"api_key": api.value, "min_version": oldest, "max_version": newest}
+        for api, (oldest, newest) in VERSIONS.items()
+    ]
+    error = ErrorCode.none if served else ErrorCode.unsupported_version
+    head = head if served else head._replace(version=0)
+    return _respond(head, {"error_code": error, "api_keys": keys})
+
+
+def _respond(head: Head, values: Values) -> bytes:
+    write_header, write_body, build = _writers(head.api, head.version)
+    out = io.BytesIO()
+    out.write(bytes(_LENGTH.size))
+    write_header(out, head.correlation_id)
+    write_body(out, build(values))
+    frame = out.getbuffer()
+    _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
+    return out.getvalue()
+
+
+@cache
+def _readers(api: Api, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    schema = load_request_schema(api.value, version)
+    return entity_reader(schema.__header_schema__), entity_reader(schema)
+
+
+@cache
+def _writers(
+    api: Api, version: int
+) -> tuple[Callable[[Any, int], None], Callable[..., None], Callable[[Values], Any]]:
+    schema = load_response_schema(api.value, version)
+    header = schema.__header_schema__
+    write = entity_writer(header)
+
+    def write_header(out: Any, correlation_id: int) -> None:
+        write(out, cast("Any", header)(correlation_id=correlation_id))
+
+    return write_header, entity_writer(schema), _builder(schema)
+
+
+_NOTHING: Mapping[str, Any] = {
+    "string": "",
+    "bytes": b"",
+    "records": None,
+    "uuid": None,
+    "bool": False,
+    "error_code": ErrorCode.none,
+    "timedelta_i32": timedelta(0),
+    "timedelta_i64": timedelta(0),
+    "datetime_i64": None,
+}
+"""Values of fields that are not given, by kio's name of the type; 0 for numbers."""
+
+
+@cache
+def _builder(entity: type) -> Callable[[Values], Any]:
+    """Return a function that makes an entity of the values of its fields."""
+    steps = [(field.name, *_step(field)) for field in fields(entity)]
+
+    def build(values: Values) -> Any:
+        return entity(
+            **{
+                name: convert(values[name]) if name in values else nothing
+                for name, convert, nothing in steps
+            }
+        )
+
+    return build
+
+
+def _step(field: Any) -> tuple[Callable[[Any], Any], Any]:
+    """Return how a field's value is converted, and its value if none is given."""
+    kind, is_nullable = _without_null(field.type)
+    is_list = get_origin(kind) is tuple
+    element = get_args(kind)[0] if is_list else kind
+    convert: Callable[[Any], Any] = _same
+    if is_dataclass(element):
+        convert = _builder(cast("type", element))
+    elif str(field.metadata.get("kafka_type")).startswith("timedelta"):
+        convert = _milliseconds
+    if is_list:
+        convert = _each(convert)
+    nothing = field.default
+    if nothing is MISSING:
+        kafka_type = field.metadata.get("kafka_type")
+        nothing = () if is_list else _NOTHING.get(kafka_type, 0)
+        if is_nullable and (is_dataclass(element) or kafka_type == "string"):
+            nothing = None
+    return _unless_none(convert), nothing
+
+
+def _without_null(kind: Any) -> tuple[Any, bool]:
+    if get_origin(kind) is types.UnionType:
+        (inner,) = [each for each in get_args(kind) if each is not types.NoneType]
+        return inner, True
+    return kind, False
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _milliseconds(value: int) -> timedelta:
+    return timedelta(milliseconds=value)
+
+
+def _each(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda values: tuple([convert(value) for value in values])
+
+
+def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if convert is _same:
+        return _same
+    return lambda value: None if value is None else convert(value)

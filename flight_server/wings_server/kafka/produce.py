@@ -1,0 +1,233 @@
+"""`Produce`: the requests of a connection, through the group commit, answered in their order.
+
+    queued ─▶ turn: decode and submit all that is queued ─▶ wait for their flush ─▶ answers
+                    └── meanwhile the next turn decodes and submits
+
+A partition's batch is atomic, and judged on its own. All values of `acks` are durable alike; with 0
+there is no response.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from wings_core.errors import WingsError
+from wings_core.ingest.pending import Pending, PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.model import Accepted, Rejected, Topic
+from wings_core.security.principal import Principal
+from wings_server.kafka import topics
+from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.messages import BadRequest, Head, Request, Values, parse
+from wings_server.kafka.records import decode, rows_of
+from wings_server.kafka.service import KafkaService
+
+TURNS_MAX = 2
+"""Most turns of a connection under way: one waits for its flush while the next one decodes."""
+
+_ACKS = (-1, 0, 1)
+_TRANSACTIONAL = 0x10
+_NO_OFFSET = -1
+_logger = structlog.get_logger("wings.kafka")
+
+
+@dataclass(slots=True)
+class _Queued:
+    head: Head
+    frame: memoryview
+    answer: Callable[[bytes | None], None]
+
+
+@dataclass(slots=True)
+class _Submitted:
+    """A request whose batches are with the group commit, or were refused."""
+
+    request: Request
+    answer: Callable[[bytes | None], None]
+    partitions: list[tuple[str, int, "_Written | Exception"]]
+    """Topic and number of each partition, and what became of its batch so far."""
+
+    def response(self) -> Values:
+        """Return the response; blocks until all outcomes are known."""
+        by_topic: dict[str, list[Values]] = {}
+        for name, number, written in self.partitions:
+            result = _refusal(written) if isinstance(written, Exception) else written.result()
+            by_topic.setdefault(name, []).append({"index": number, **result})
+        return {
+            "responses": [
+                {"name": name, "partition_responses": results} for name, results in by_topic.items()
+            ]
+        }
+
+
+@dataclass(slots=True)
+class _Written:
+    """A batch that is with the group commit."""
+
+    pending: Pending
+    topic: Topic
+    rows: int
+    size: int
+    service: KafkaService
+
+    def result(self) -> Values:
+        """Return the result of its partition; blocks until it is known."""
+        outcome = self.pending.outcome()
+        if isinstance(outcome, Rejected):
+            self.service.metrics.failed("kafka", code_of(outcome.error).name)
+            return _refusal(outcome.error)
+        assert isinstance(outcome, Accepted), "nothing is staged"
+        self.service.metrics.pushed("kafka", self.topic.name, self.rows, self.size)
+        (committed,) = outcome.committed
+        return {"base_offset": committed.start_offset}
+
+
+class Producer:
+    """The requests of one connection to produce.
+
+    Args:
+        service: The service.
+        principal: The caller.
+        failed: Called from any thread with the reason if a request cannot be read, or is to be
+            refused without a response.
+    """
+
+    def __init__(
+        self, service: KafkaService, principal: Principal, failed: Callable[[str], None]
+    ) -> None:
+        self._service = service
+        self._principal = principal
+        self._failed = failed
+        self._lock = threading.Lock()
+        self._queued: deque[_Queued] = deque()
+        self._turns = 0
+        self._is_submitting = False
+
+    def submit(self, head: Head, frame: memoryview, answer: Callable[[bytes | None], None]) -> None:
+        """Queue a request; `answer` is called from another thread, in the order of the requests."""
+        with self._lock:
+            self._queued.append(_Queued(head, frame, answer))
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        with self._lock:
+            if self._is_submitting or self._turns >= TURNS_MAX or not self._queued:
+                return
+            self._is_submitting = True
+            self._turns += 1
+        self._service.writers.submit(self._turn)
+
+    def _turn(self) -> None:
+        """Submit all that is queued, then wait for it; runs on a writer's thread."""
+        submitted: list[_Submitted] = []
+        with self._service.decoding:
+            while (queued := self._next()) is not None:
+                with self._refusing(queued.answer):
+                    submitted.append(self._submit(queued))
+        self._begin_turn()
+        for each in submitted:
+            with self._refusing(each.answer):
+                self._answer(each)
+        with self._lock:
+            self._turns -= 1
+        self._begin_turn()
+
+    @contextmanager
+    def _refusing(self, answer: Callable[[bytes | None], None]) -> Generator[None]:
+        """Close the connection if a request fails as a whole."""
+        try:
+            yield
+        except BadRequest as error:
+            self._failed(str(error))
+            answer(None)
+        except Exception:
+            _logger.exception("a request to produce failed unexpectedly")
+            self._failed("an internal error")
+            answer(None)
+
+    def _next(self) -> _Queued | None:
+        """Return the next request of a turn; None ends its submitting."""
+        with self._lock:
+            self._is_submitting = bool(self._queued)
+            return self._queued.popleft() if self._queued else None
+
+    def _answer(self, submitted: _Submitted) -> None:
+        values = submitted.response()
+        if submitted.request.body.acks != 0:
+            submitted.answer(submitted.request.response(values))
+            return
+        results = [result for each in values["responses"] for result in each["partition_responses"]]
+        if any("error_code" in result for result in results):
+            self._failed("a batch without acknowledgement was refused")  # All that a client sees.
+        submitted.answer(None)
+
+    def _submit(self, queued: _Queued) -> _Submitted:
+        request = parse(queued.head, queued.frame)
+        body = request.body
+        partitions: list[tuple[str, int, _Written | Exception]] = []
+        for asked in body.topic_data:
+            writer = _TopicWriter(self._service, self._principal, body, asked.name)
+            for part in asked.partition_data:
+                written: _Written | Exception
+                try:
+                    written = writer.write(part.index, part.records)
+                except (KafkaError, WingsError) as error:
+                    self._service.metrics.failed("kafka", code_of(error).name)
+                    written = error
+                partitions.append((asked.name, part.index, written))
+        return _Submitted(request, queued.answer, partitions)
+
+
+class _TopicWriter:
+    """Submits the batches of one topic of a request."""
+
+    def __init__(
+        self, service: KafkaService, principal: Principal, request: Any, name: str
+    ) -> None:
+        self._service = service
+        self._principal = principal
+        self._request = request
+        self._name = name
+        self._topic: Topic | None = None
+        self._preparer: Preparer
+
+    def write(self, number: int, data: bytes | None) -> _Written:
+        """Check a batch and submit it.
+
+        Raises:
+            KafkaError: It is refused.
+            WingsError: It is refused by the log.
+        """
+        if self._request.acks not in _ACKS:
+            raise KafkaError(ErrorCode.invalid_required_acks)
+        service = self._service
+        topic = self._found()
+        partition = topics.partition_at(topic, number)
+        decoded = decode(data or b"", service.log.limits.batch_bytes_max)
+        if decoded.head.attributes & _TRANSACTIONAL or self._request.transactional_id is not None:
+            raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not served")
+        rows = rows_of(decoded.records, number, topic.schema)
+        prepared = self._preparer.prepare(rows, PushOptions(partition))
+        # A stream of its own: a batch that is rejected does not reject those after it.
+        pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
+        return _Written(pending, topic, rows.num_rows, prepared.bytes, service)
+
+    def _found(self) -> Topic:
+        if self._topic is None:
+            service = self._service
+            name = service.topics.wings_name(self._name)
+            service.gate.allow(self._principal, "push", str(name))
+            self._topic = service.topics.find(self._name)
+            self._preparer = Preparer(self._topic, service.log.limits)
+        return self._topic
+
+
+def _refusal(error: Exception) -> Values:
+    message = error.message if isinstance(error, KafkaError | WingsError) else str(error)
+    return {"error_code": code_of(error), "base_offset": _NO_OFFSET, "error_message": message}

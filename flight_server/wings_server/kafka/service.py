@@ -1,0 +1,109 @@
+"""Shared state of all connections: the log, threads, waits, groups and budgets."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from wings_core import tracing
+from wings_core.errors import Unavailable
+from wings_core.fetch.fetcher import Fetcher
+from wings_core.limits import MIB
+from wings_core.names import DEFAULT_NAMESPACE
+from wings_server.budget import Budget
+from wings_server.descriptors import HTTP_SHARE, connections_max
+from wings_server.gate import Gate
+from wings_server.kafka.group_table import GroupTable
+from wings_server.kafka.topics import KafkaTopics
+from wings_server.kafka.wire import Wire
+from wings_server.metrics import Metrics
+from wings_server.served_log import ServedLog
+from wings_server.settings import Address
+from wings_server.waiting import Waiting
+
+READERS = 4
+"""Threads that read and encode, never waiting for messages."""
+
+WRITERS = 32
+"""Threads that submit batches and wait for their flush, and commit offsets."""
+
+DECODERS = 2
+"""Most of them that decode at a time, so that the event loop gets its turn."""
+
+CHUNK_BYTES_MAX = MIB
+"""Size in which the log is read: what most clients take of a partition at a time."""
+
+FRAME_BYTES_MORE = MIB
+"""Bytes of a frame beyond those of its largest batch."""
+
+BROKER_ID = 1
+"""Number of the only broker."""
+
+CLUSTER_ID = "wings"
+
+Result = TypeVar("Result")
+
+
+class KafkaService:
+    """Shared state of all connections, on one event loop.
+
+    Args:
+        log: The log; its owner closes it after `close`.
+        metrics: The metrics.
+        gate: Authorizes callers.
+
+    Attributes:
+        address: Address for clients; set once the listener has a port.
+        topics: The topics of the namespace that is served.
+        fetcher: Reads the log in chunks of `CHUNK_BYTES_MAX`.
+        waiting: The waiting fetches.
+        groups: The classic groups; for the event loop alone.
+        writers: Threads of `write`.
+        decoding: Held while requests to produce are decoded.
+        wire: Budgets and buffers of the connections.
+    """
+
+    address: Address
+
+    def __init__(self, log: ServedLog, metrics: Metrics, gate: Gate) -> None:
+        self.log = log
+        self.metrics = metrics
+        self.gate = gate
+        limits = log.limits
+        self.topics = KafkaTopics(log, DEFAULT_NAMESPACE)
+        chunk_bytes_max = min(limits.wire_bytes_max, CHUNK_BYTES_MAX)
+        self.fetcher = Fetcher(
+            log.store,
+            log.registry,
+            limits.model_copy(update={"wire_bytes_max": chunk_bytes_max}),
+            log.versions,
+        )
+        self.waiting = Waiting(log.fetcher.waits)
+        self.groups = GroupTable()
+        self.wire = Wire(
+            Budget(limits.pending_bytes_max, log.memory),
+            Budget(limits.http_pending_bytes_max),
+            limits.batch_bytes_max + FRAME_BYTES_MORE,
+            connections_max(limits.http_connections_max, HTTP_SHARE),
+        )
+        self.decoding = threading.BoundedSemaphore(DECODERS)
+        self.readers = ThreadPoolExecutor(READERS, "wings-kafka-read")
+        self.writers = ThreadPoolExecutor(WRITERS, "wings-kafka-write")
+
+    async def read(self, work: Callable[[], Result]) -> Result:
+        """Run `work`, which never waits for a commit, on a reader's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, tracing.bound(work))
+
+    async def write(self, work: Callable[[], Result]) -> Result:
+        """Run `work`, which may wait for a commit, on a writer's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.writers, tracing.bound(work))
+
+    def refuse(self) -> None:
+        """End waiting fetches; returns at once."""
+        self.waiting.stop(Unavailable("the server is stopping"))
+
+    def close(self) -> None:
+        """End the threads; waits for their current work."""
+        self.readers.shutdown()
+        self.writers.shutdown()

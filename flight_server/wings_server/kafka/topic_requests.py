@@ -1,0 +1,259 @@
+"""Requests about the cluster and its topics: brokers, coordinators, topics and partitions."""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from pydantic import ValidationError
+
+from wings_core.contracts.actions import CreateTopic, TopicBody
+from wings_core.errors import WingsError
+from wings_core.kafka_topics import BINARY_SCHEMA, PARTITION_COLUMN
+from wings_core.model import KafkaConfig, Topic, TopicConfig
+from wings_core.schemas import schema_to_ipc
+from wings_core.security.principal import Principal
+from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.messages import Request, Values
+from wings_server.kafka.service import BROKER_ID, CLUSTER_ID, KafkaService
+
+DEFAULT_PARTITIONS = 1
+"""Partitions of a topic where the client states none."""
+
+TOPIC_STATES_FROM = 6
+"""Version of `DeleteTopics` from which topics are named by structures, perhaps by their ids."""
+
+COORDINATOR_KEYS_FROM = 4
+"""Version of `FindCoordinator` from which several coordinators are asked for."""
+
+_GROUP_KEY = 0
+_FAILURES = (KafkaError, WingsError)
+
+
+async def metadata(service: KafkaService, principal: Principal, request: Request) -> bytes:
+    """Answer `Metadata`, making topics that are named where the client allows it."""
+    return await service.write(lambda: request.response(_metadata(service, principal, request)))
+
+
+def _metadata(service: KafkaService, principal: Principal, request: Request) -> Values:
+    body = request.body
+    if body.topics is None or (request.head.version == 0 and not body.topics):
+        described = [_described(topic) for topic in service.topics.visible(principal)]
+    else:
+        makes = getattr(body, "allow_auto_topic_creation", True)
+        described = [_named(service, principal, each, makes=makes) for each in body.topics]
+    address = service.address
+    return {
+        "brokers": [{"node_id": BROKER_ID, "host": address.host, "port": address.port}],
+        "cluster_id": CLUSTER_ID,
+        "controller_id": BROKER_ID,
+        "topics": described,
+    }
+
+
+def _named(service: KafkaService, principal: Principal, asked: Any, *, makes: bool) -> Values:
+    """Describe a topic that a request names, by its name or its id."""
+    found, topic_id = service.topics, getattr(asked, "topic_id", None)
+    try:
+        if asked.name is None:
+            topic = found.find_id(topic_id)
+            if not principal.may_see(str(topic.name)):
+                raise KafkaError(ErrorCode.unknown_topic_id)
+            return _described(topic)
+        name = found.wings_name(asked.name)
+        if not principal.may_see(str(name)):
+            raise KafkaError(ErrorCode.topic_authorization_failed)
+        try:
+            return _described(found.find(asked.name))
+        except KafkaError:
+            if not makes:
+                raise
+        return _described(_create(service, principal, asked.name, DEFAULT_PARTITIONS, {}))
+    except _FAILURES as error:
+        return {"error_code": code_of(error), "name": asked.name, "topic_id": topic_id}
+
+
+def _described(topic: Topic) -> Values:
+    replicas = [BROKER_ID]
+    return {
+        "name": topic.kafka_name,
+        "topic_id": uuid.UUID(topic.uuid),
+        "partitions": [
+            {
+                "partition_index": number,
+                "leader_id": BROKER_ID,
+                "leader_epoch": 0,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+            }
+            for number in range(topic.slots)
+        ],
+    }
+
+
+async def create_topics(service: KafkaService, principal: Principal, request: Request) -> bytes:
+    """Answer `CreateTopics`."""
+
+    def created() -> bytes:
+        body = request.body
+        results: list[Values] = []
+        for each in body.topics:
+            result: Values
+            try:
+                result = _created(service, principal, each, only_checked=body.validate_only)
+            except _FAILURES as error:
+                result = {"error_code": code_of(error), "error_message": error.message}
+            results.append({"name": each.name, **result})
+        return request.response({"topics": results})
+
+    return await service.write(created)
+
+
+def _created(
+    service: KafkaService, principal: Principal, asked: Any, *, only_checked: bool
+) -> Values:
+    count = len(asked.assignments) or asked.num_partitions
+    count = DEFAULT_PARTITIONS if count == -1 else count
+    config = _config_of({each.name: each.value for each in asked.configs})
+    values: dict[str, Any] = {"num_partitions": count, "replication_factor": 1, "configs": []}
+    if only_checked:
+        _body(service, asked.name, count, config)
+        return values
+    topic = _create(service, principal, asked.name, count, config)
+    return {**values, "topic_id": uuid.UUID(topic.uuid)}
+
+
+def _create(
+    service: KafkaService,
+    principal: Principal,
+    name: str,
+    partitions: int,
+    config: Mapping[str, Any],
+) -> Topic:
+    """Create a topic as the action does, with its right and its quotas."""
+    service.gate.run(principal, "create-topic", _body(service, name, partitions, config))
+    return service.topics.find(name)
+
+
+def _body(
+    service: KafkaService, name: str, partitions: int, config: Mapping[str, Any]
+) -> CreateTopic:
+    full_name = service.topics.wings_name(name)
+    try:
+        kafka = KafkaConfig(
+            partitions=partitions, name=None if name == full_name.topic else name, value="binary"
+        )
+    except ValidationError:
+        raise KafkaError(ErrorCode.invalid_partitions, f"{partitions} partitions") from None
+    try:
+        topic_config = TopicConfig(kafka=kafka, **config)
+    except ValidationError as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)[:400]) from None
+    return CreateTopic(
+        topic=str(full_name),
+        schema_ipc=schema_to_ipc(BINARY_SCHEMA),
+        partition_key=PARTITION_COLUMN,
+        config=topic_config,
+    )
+
+
+def _limit(value: str) -> int | None:
+    return None if int(value) < 0 else int(value)
+
+
+_CONFIG: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "retention.ms": ("retention_ms", _limit),
+    "retention.bytes": ("retention_bytes", _limit),
+    "max.message.bytes": ("batch_bytes_max", int),
+    "segment.bytes": ("segment_bytes", int),
+}
+"""Kafka's keys of a topic's configuration that Wings has, and how their values are read."""
+
+_WITHOUT_EFFECT = frozenset(
+    [
+        "cleanup.policy",
+        "compression.type",
+        "delete.retention.ms",
+        "flush.messages",
+        "flush.ms",
+        "max.compaction.lag.ms",
+        "message.timestamp.type",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "min.insync.replicas",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    ]
+)
+"""Keys that programs set as a matter of course, and that change nothing here."""
+
+
+def _config_of(given: Mapping[str, str | None]) -> Mapping[str, Any]:
+    """Return a topic's configuration from Kafka's.
+
+    Raises:
+        KafkaError: A key is unknown, or a value is bad.
+    """
+    config: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in _WITHOUT_EFFECT or value is None:
+            continue
+        if key not in _CONFIG:
+            raise KafkaError(ErrorCode.invalid_config, f"unknown topic config {key!r:.80}")
+        name, read = _CONFIG[key]
+        try:
+            config[name] = read(value)
+        except ValueError:
+            raise KafkaError(ErrorCode.invalid_config, f"{key}: {value!r:.80}") from None
+    return config
+
+
+async def delete_topics(service: KafkaService, principal: Principal, request: Request) -> bytes:
+    """Answer `DeleteTopics`, of topics by their names or, from version 6 on, by their ids."""
+    body = request.body
+    is_named = request.head.version < TOPIC_STATES_FROM
+    named: Iterable[tuple[str | None, uuid.UUID | None]]
+    if is_named:
+        named = [(name, None) for name in body.topic_names]
+    else:
+        named = [(each.name, each.topic_id) for each in body.topics]
+
+    def deleted() -> bytes:
+        return request.response(
+            {"responses": [_deleted(service, principal, *each) for each in named]}
+        )
+
+    return await service.write(deleted)
+
+
+def _deleted(
+    service: KafkaService, principal: Principal, name: str | None, topic_id: uuid.UUID | None
+) -> Values:
+    result: dict[str, Any] = {"name": name, "topic_id": topic_id}
+    try:
+        if name is None:
+            topic = service.topics.find_id(topic_id)
+            full_name = topic.name
+            result["name"] = topic.kafka_name
+        else:
+            full_name = service.topics.wings_name(name)
+            if principal.may_see(str(full_name)):  # Else the action is refused.
+                service.topics.find(name)
+        service.gate.run(principal, "delete-topic", TopicBody(topic=str(full_name)))
+    except _FAILURES as error:
+        result |= {"error_code": code_of(error), "error_message": error.message}
+    return result
+
+
+async def find_coordinator(service: KafkaService, principal: Principal, request: Request) -> bytes:
+    """Answer `FindCoordinator`: of every group it is this broker."""
+    del principal
+    body, address = request.body, service.address
+    at = {"node_id": BROKER_ID, "host": address.host, "port": address.port}
+    if getattr(body, "key_type", _GROUP_KEY) != _GROUP_KEY:
+        refused = "transactions are not served"
+        at = {"node_id": -1, "host": "", "port": -1, "error_message": refused}
+        at["error_code"] = ErrorCode.invalid_request
+    if request.head.version < COORDINATOR_KEYS_FROM:
+        return request.response(at)
+    return request.response({"coordinators": [{"key": key, **at} for key in body.coordinator_keys]})
