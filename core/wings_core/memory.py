@@ -12,23 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from wings_core.errors import ResourceExhausted, WingsError
 from wings_core.limits import MIB
-
-WAIT_SECONDS_MAX = 30.0
-"""Longest time that a stream waits for room before it is rejected."""
-
-LOOK_SECONDS = 0.25
-"""Interval at which a waiting stream checks whether others are idle."""
-
-IDLE_SECONDS = 1.0
-"""Duration after which a read is idle, if no other read ends and nothing becomes durable meanwhile;
-its room is then lent to waiting streams."""
-
-IDLE_SECONDS_MAX = 5.0
-"""Duration after which a read is idle in any case."""
 
 FIRST_BYTES = 8 * MIB
 """Estimated size of the first batch of a stream; with a large budget, a 64th of it."""
@@ -43,12 +31,30 @@ WAITING_BYTES = 16 * MIB
 """Budget per waiting stream, which bounds how many may always wait: gRPC receives 4 MiB or more
 of a stream that is not read yet, or is rejected (measured)."""
 
-CROWD_MAX = 4_096
-"""Most waiting streams. More than `WAITING_BYTES` allows may wait while the process's memory grew
-by at most a quarter of the budget: most producers send little."""
 
-CROWD_LOOK_SECONDS = 0.05
-"""Interval of checks of the process's memory, which also reject waiting streams."""
+@dataclass(frozen=True, slots=True)
+class RoomWaits:
+    """Bounds of the waits for room.
+
+    Attributes:
+        seconds_max: Longest time that a stream waits for room before it is rejected.
+        look_seconds: Interval at which a waiting stream checks whether others are idle.
+        idle_seconds: Duration after which a read is idle, if no other read ends and nothing becomes
+            durable meanwhile; its room is then lent to waiting streams.
+        idle_seconds_max: Duration after which a read is idle in any case.
+        crowd_max: Most waiting streams. More than `WAITING_BYTES` allows may wait while the
+            process's memory grew by at most a quarter of the budget: most producers send little.
+        crowd_look_seconds: Interval of checks of the process's memory, which also reject waiting
+            streams.
+    """
+
+    seconds_max: float = 30.0
+    look_seconds: float = 0.25
+    idle_seconds: float = 1.0
+    idle_seconds_max: float = 5.0
+    crowd_max: int = 4_096
+    crowd_look_seconds: float = 0.05
+
 
 _STATM = Path("/proc/self/statm")
 _CGROUPS = (
@@ -90,10 +96,20 @@ class MemoryBudget:
             stream
             may read as much as it needs.
         batch_bytes_max: Largest accepted batch in bytes.
+        waits: Bounds of the waits for room.
+        own: Returns the process's private memory in bytes.
     """
 
-    def __init__(self, bytes_max: int, batch_bytes_max: int) -> None:
+    def __init__(
+        self,
+        bytes_max: int,
+        batch_bytes_max: int,
+        waits: RoomWaits = RoomWaits(),
+        own: Callable[[], int] = own_bytes,
+    ) -> None:
         self.bytes_max = bytes_max or machine_bytes() // 4
+        self.waits = waits
+        self._own = own
         first = max(FIRST_BYTES, self.bytes_max // 64)
         # At least two streams fit, even in a small budget.
         self.first_bytes = max(1, min(batch_bytes_max, first, self.bytes_max // (2 * COPIES)))
@@ -107,7 +123,7 @@ class MemoryBudget:
         self.progress_at = 0.0
         """Monotonic time of the last end of a read, or decrease of counted bytes."""
         self._stopped: WingsError | None = None
-        self._base = own_bytes()
+        self._base = own()
         self._looked_at = 0.0
         self._full = False
 
@@ -153,7 +169,7 @@ class MemoryBudget:
                 self._lend()
 
     def take(self, room: "ReadRoom", size: int) -> None:
-        """Lend bytes to a stream; blocks for at most `WAIT_SECONDS_MAX`.
+        """Lend bytes to a stream; blocks for at most `RoomWaits.seconds_max`.
 
         Raises:
             ResourceExhausted: No room became free in time, or too many streams wait.
@@ -166,12 +182,13 @@ class MemoryBudget:
                 self._hand(room, size)
                 return
             is_crowd = len(self._waiting) >= self.waiting_max
-            if is_crowd and (len(self._waiting) >= CROWD_MAX or self._is_full()):
+            if is_crowd and (len(self._waiting) >= self.waits.crowd_max or self._is_full()):
                 raise self._exhausted(f"{len(self._waiting)} streams wait for room")
             waiter = _Waiter(room, size)
             self._waiting.append(waiter)
-        end = time.monotonic() + WAIT_SECONDS_MAX
-        while not waiter.served.wait(CROWD_LOOK_SECONDS if is_crowd else LOOK_SECONDS):
+        waits = self.waits
+        end = time.monotonic() + waits.seconds_max
+        while not waiter.served.wait(waits.crowd_look_seconds if is_crowd else waits.look_seconds):
             with self._lock:
                 self._take_from_idle()
                 self._lend()
@@ -179,7 +196,7 @@ class MemoryBudget:
                     return
                 why = None
                 if time.monotonic() > end:
-                    why = f"no room became free in {WAIT_SECONDS_MAX:.0f} s"
+                    why = f"no room became free in {waits.seconds_max:.0f} s"
                 elif is_crowd:
                     is_crowd = len(self._waiting) > self.waiting_max
                     if is_crowd and self._is_full():
@@ -221,8 +238,9 @@ class MemoryBudget:
 
     def _take_from_idle(self) -> None:
         now = time.monotonic()
-        stalled = now - self.progress_at >= IDLE_SECONDS
-        patience = IDLE_SECONDS if stalled else IDLE_SECONDS_MAX
+        patience = self.waits.idle_seconds
+        if now - self.progress_at < patience:
+            patience = self.waits.idle_seconds_max
         for room in list(self._lenders):
             if room.reading_since is not None and now - room.reading_since >= patience:
                 self._lent -= room.held
@@ -232,9 +250,9 @@ class MemoryBudget:
     def _is_full(self) -> bool:
         """Return whether the process uses too much memory for a crowd to wait."""
         now = time.monotonic()
-        if now - self._looked_at >= CROWD_LOOK_SECONDS:
+        if now - self._looked_at >= self.waits.crowd_look_seconds:
             self._looked_at = now
-            self._full = own_bytes() > self._base + self.bytes_max // 4
+            self._full = self._own() > self._base + self.bytes_max // 4
         return self._full
 
     def _exhausted(self, why: str) -> ResourceExhausted:

@@ -20,8 +20,8 @@ from fuzz import flight_messages, path_descriptor
 from http_calls import NAMESPACE
 from waiting import until
 
-from wings_core import memory
 from wings_core.limits import MIB, Limits
+from wings_core.memory import RoomWaits
 from wings_server.testing import ServerProcess, running_server, server_process
 
 BUDGET = 256 * MIB
@@ -217,20 +217,18 @@ def _is_committed(client: flight.FlightClient, rows: int) -> bool:
     return any(state["partition"] == "0" and state["next_offset"] == rows for state in states)
 
 
-def test_streams_that_are_idle_leave_http_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 3_600.0)
-    monkeypatch.setattr(memory, "IDLE_SECONDS", 3_600.0)
+def test_streams_that_are_idle_leave_http_its_room() -> None:
     one = pa.record_batch({"n": pa.array([1], pa.int64())})
     body: Json = {"namespace": NAMESPACE, "batches": [{"topic": "t", "data": [{"n": 1}]}]}
     with running_server(limits=Limits(memory_bytes_max=64 * MIB)) as server:
         budget = server.server.log.memory
+        budget.waits = RoomWaits(idle_seconds=3_600.0, idle_seconds_max=3_600.0)
         create_topic(server.client(), "t", ["n: int64"])
         streams = [Stream(server.client(), one.schema, "t") for _ in range(4)]
         for stream in streams:
             stream.push(one)
         assert not budget.has_room(1)
-        monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 0.5)
-        monkeypatch.setattr(memory, "IDLE_SECONDS", 0.5)
+        budget.waits = RoomWaits(idle_seconds=0.5, idle_seconds_max=0.5)
         until(lambda: httpx.post(f"{server.http}/v1/push", json=body).status_code == 200)
         for stream in streams:  # Theirs comes back when they need it.
             stream.push(one)

@@ -1,7 +1,10 @@
 """The budget of memory: who gets room, who waits, and what is lent of those that are idle."""
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from waiting import until
@@ -9,7 +12,7 @@ from waiting import until
 from wings_core import memory
 from wings_core.errors import ResourceExhausted, Unavailable
 from wings_core.limits import MIB
-from wings_core.memory import COPIES, FIRST_BYTES, READ_BYTES_MIN, MemoryBudget, ReadRoom
+from wings_core.memory import COPIES, FIRST_BYTES, READ_BYTES_MIN, MemoryBudget, ReadRoom, RoomWaits
 
 FIRST = COPIES * FIRST_BYTES
 SECONDS_MAX = 20.0
@@ -27,21 +30,19 @@ def begin(room: ReadRoom) -> threading.Thread:
     return thread
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No stream is idle, however busy the machine is, and none is refused for its time.
+WAITS = RoomWaits(3600.0, 0.01, 3600.0, 3600.0, crowd_look_seconds=0.01)
+"""No stream is idle, however busy the machine is, and none is refused for its time; waiting streams
+look often, so tests end soon."""
 
-    Waiting streams look often, so tests end soon.
-    """
-    monkeypatch.setattr(memory, "IDLE_SECONDS", 3600.0)
-    monkeypatch.setattr(memory, "IDLE_SECONDS_MAX", 3600.0)
-    monkeypatch.setattr(memory, "WAIT_SECONDS_MAX", 3600.0)
-    for name in ("LOOK_SECONDS", "CROWD_LOOK_SECONDS"):
-        monkeypatch.setattr(memory, name, 0.01)
+
+def budget_of(
+    bytes_max: int, own: Callable[[], int] = memory.own_bytes, **waits: Any
+) -> MemoryBudget:
+    return MemoryBudget(bytes_max, 64 * MIB, replace(WAITS, **waits), own)
 
 
 def test_a_stream_holds_room_from_its_first_read_to_its_end() -> None:
-    budget = MemoryBudget(64 * MIB, 64 * MIB)
+    budget = budget_of(64 * MIB)
     room = budget.room()
     assert budget.held == 0
     room.begin()
@@ -55,7 +56,7 @@ def test_a_stream_holds_room_from_its_first_read_to_its_end() -> None:
 
 
 def test_a_stream_of_small_batches_holds_little() -> None:
-    budget = MemoryBudget(64 * MIB, 64 * MIB)
+    budget = budget_of(64 * MIB)
     room = budget.room()
     for _ in range(20):
         room.begin()
@@ -64,7 +65,7 @@ def test_a_stream_of_small_batches_holds_little() -> None:
 
 
 def test_a_batch_larger_than_its_room_is_counted_and_holds_up_others() -> None:
-    budget = MemoryBudget(64 * MIB, 1024 * MIB)
+    budget = MemoryBudget(64 * MIB, 1024 * MIB, WAITS)
     large, other = budget.room(), budget.room()
     large.begin()
     large.end(100 * MIB)
@@ -79,7 +80,7 @@ def test_a_batch_larger_than_its_room_is_counted_and_holds_up_others() -> None:
 
 def test_what_is_counted_leaves_less_room() -> None:
     pending = [60 * MIB]
-    budget = MemoryBudget(64 * MIB, 64 * MIB)
+    budget = budget_of(64 * MIB)
     budget.count(lambda: pending[0])
     thread = begin(budget.room())
     until(lambda: budget.waiting == 1)
@@ -90,7 +91,7 @@ def test_what_is_counted_leaves_less_room() -> None:
 
 
 def test_room_is_lent_in_the_order_in_which_it_was_asked_for() -> None:
-    budget = MemoryBudget(2 * FIRST, 64 * MIB)
+    budget = budget_of(2 * FIRST)
     holder = budget.room()
     budget.add(holder, 2 * FIRST)
     rooms = [budget.room() for _ in range(3)]
@@ -109,12 +110,9 @@ def test_room_is_lent_in_the_order_in_which_it_was_asked_for() -> None:
     assert [room.held for room in rooms] == [0, FIRST, FIRST]
 
 
-def test_more_streams_wait_only_while_the_process_is_small(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_streams_wait_only_while_the_process_is_small() -> None:
     own = [0]
-    monkeypatch.setattr(memory, "own_bytes", lambda: own[0])
-    budget = MemoryBudget(2 * FIRST, 64 * MIB)
+    budget = budget_of(2 * FIRST, lambda: own[0])
     holder = budget.room()
     budget.add(holder, 2 * FIRST)
     crowd = budget.waiting_max + 3
@@ -131,9 +129,8 @@ def test_more_streams_wait_only_while_the_process_is_small(
     assert budget.waiting == 0
 
 
-def test_a_crowd_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "CROWD_MAX", 2)
-    budget = MemoryBudget(2 * FIRST, 64 * MIB)
+def test_a_crowd_has_a_bound() -> None:
+    budget = budget_of(2 * FIRST, crowd_max=2)
     holder = budget.room()
     budget.add(holder, 2 * FIRST)
     threads = [begin(budget.room()) for _ in range(budget.waiting_max)]
@@ -146,18 +143,16 @@ def test_a_crowd_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert budget.waiting == 0
 
 
-def test_a_stream_is_refused_when_no_room_came_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "WAIT_SECONDS_MAX", 0.05)
-    budget = MemoryBudget(2 * FIRST, 64 * MIB)
+def test_a_stream_is_refused_when_no_room_came_free() -> None:
+    budget = budget_of(2 * FIRST, seconds_max=0.05)
     budget.add(budget.room(), 2 * FIRST)
     with pytest.raises(ResourceExhausted, match="no room became free"):
         budget.room().begin()
     assert budget.waiting == 0
 
 
-def test_the_room_of_idle_streams_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "IDLE_SECONDS", 0.05)
-    budget = MemoryBudget(2 * FIRST, 64 * MIB)
+def test_the_room_of_idle_streams_is_lent() -> None:
+    budget = budget_of(2 * FIRST, idle_seconds=0.05)
     idle = [budget.room(), budget.room()]
     for room in idle:
         room.begin()
@@ -171,7 +166,7 @@ def test_the_room_of_idle_streams_is_lent(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_stop_ends_the_waits() -> None:
-    budget = MemoryBudget(2 * FIRST, 64 * MIB)
+    budget = budget_of(2 * FIRST)
     budget.add(budget.room(), 2 * FIRST)
     refused: list[Exception] = []
 
@@ -192,7 +187,7 @@ def test_a_stop_ends_the_waits() -> None:
 
 
 def test_a_small_budget_has_room_for_two_streams_at_least() -> None:
-    budget = MemoryBudget(1000, 64 * MIB)
+    budget = budget_of(1000)
     first, second = budget.room(), budget.room()
     first.begin()
     second.begin()

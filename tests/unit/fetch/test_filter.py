@@ -818,6 +818,7 @@ def test_a_filter_is_compiled_once_for_a_schema_and_a_text(
     assert compiled("a = 41", same) is not known
 
 
+@pytest.mark.programs
 def test_the_first_filter_of_a_process_does_not_wait_for_pandas() -> None:
     pytest.importorskip("pandas")
     # In a process of its own, as pyarrow imports pandas for much that tests do.

@@ -115,8 +115,18 @@ def test_pages_before_one_that_is_merged_move_by_themselves() -> None:
     assert due([*first, merged], AFTER).pages == tuple(first)
 
 
-@pytest.mark.parametrize("row_bytes", [50, 2_000, 100_000])
-@pytest.mark.parametrize("batch_rows", [1, pytest.param(10, marks=pytest.mark.soak), 300, None])
+QUICK = {(50, 300), (2_000, 1), (2_000, None), (100_000, 300)}
+"""Sizes of rows and of batches; the other pairs are tried in soak tests."""
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "batch_rows"),
+    [
+        pytest.param(size, rows, marks=() if (size, rows) in QUICK else pytest.mark.soak)
+        for size in (50, 2_000, 100_000)
+        for rows in (1, 10, 300, None)
+    ],
+)
 def test_no_row_is_written_more_often_than_there_are_levels(
     row_bytes: int, batch_rows: int | None
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_start_cut_short_is_finished_by_the_next(url: str, tmp_path: Path) -> 
             Log.open(OneDirectory(directory, metadata=url))
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("of_postgres", [False, True])
 def test_leases_of_a_killed_process_are_free_once_its_directory_is_opened(
     request: pytest.FixtureRequest, tmp_path: Path, of_postgres: bool

@@ -69,9 +69,13 @@ os._exit(0)
 """
 
 
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or not sys.platform.startswith("linux"), reason="needs a C compiler on Linux"
-)
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        COMPILER is None or not sys.platform.startswith("linux"),
+        reason="needs a C compiler on Linux",
+    ),
+]
 
 
 def crash(script: str, directory: Path) -> Path:
