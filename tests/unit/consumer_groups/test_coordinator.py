@@ -20,11 +20,12 @@ class World:
     def __init__(self) -> None:
         self.time = 1_000.0
         self.is_reachable = True
+        self.slots = 0b1111
 
     def slots_of(self, topics: Iterable[str]) -> Mapping[str, TopicSlots]:
         if not self.is_reachable:
             raise Unavailable("metadata cannot be reached")
-        return dict.fromkeys(topics, TopicSlots(0b1111, 0b1111))
+        return dict.fromkeys(topics, TopicSlots(self.slots, self.slots))
 
     def coordinator(self, metadata: SqliteMetadata, holder: str) -> GroupCoordinator:
         return GroupCoordinator(
@@ -88,3 +89,25 @@ def test_the_lease_of_groups_without_members_is_let_go(
         world.time += LEASE_SECONDS / 2
         first.tick()
     assert second.members("g") == []
+
+
+def test_slots_that_a_topic_gains_are_assigned_also_by_the_next_node(
+    metadata: SqliteMetadata, world: World
+) -> None:
+    first, second = (world.coordinator(metadata, name) for name in ("one", "two"))
+
+    def read_by(coordinator: GroupCoordinator, epoch: int) -> tuple[int, Mapping[str, int] | None]:
+        beat = coordinator.heartbeat("g", Heartbeat("a", epoch)).beat
+        return beat.epoch, beat.assignment
+
+    epoch = join(first, "a")
+    assert read_by(first, epoch) == (epoch, {TOPIC: 0b1111})
+    world.slots = 0b1_1111
+    first.cover_slots("another topic")
+    assert read_by(first, epoch) == (epoch, {TOPIC: 0b1111})
+    first.cover_slots(TOPIC)
+    epoch, assignment = read_by(first, epoch)
+    assert assignment == {TOPIC: 0b1_1111}
+    first.close()
+    world.slots = 0b11_1111
+    assert read_by(second, epoch)[1] == {TOPIC: 0b11_1111}
