@@ -22,6 +22,10 @@ BATCHES_KEPT = 5
 """Last batches of a producer in a partition whose repeats are recognised."""
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+"""Shared encoder; `json.dumps` would construct one for each call."""
+
+
 class NumberedBatch(NamedTuple):
     """An accepted batch."""
 
@@ -52,7 +56,7 @@ class SequenceDraft:
 
     def to_json(self) -> str:
         """Return the form in which stores keep it."""
-        return json.dumps([self.epoch, *self.batches], separators=(",", ":"))
+        return _encode([self.epoch, *self.batches])
 
     def replayed(self, sequence: PartitionSequence, rows: int) -> NumberedBatch | None:
         """Return the batch that a batch of so many rows repeats, None for the next one.
