@@ -170,6 +170,8 @@ class GroupReads:
         self._asked_at = time.monotonic()
         self._is_asking = False
         """Whether the program waits for a batch."""
+        self._is_failing = False
+        """Whether the last heartbeat failed."""
         self._is_closed = False
         """Whether nothing is handed out any more."""
         self._is_fenced = False
@@ -337,7 +339,11 @@ class GroupReads:
         except WingsError as error:
             if not is_passing(error, repeatable=True):
                 raise
+            if not self._is_failing:
+                _logger.warning("consumer group %r: a heartbeat failed: %s", self._name, error)
+            self._is_failing = True
             return RETRY_SECONDS
+        self._is_failing = False
         with self._lock:
             if self._is_fenced:
                 return 0.0

@@ -132,7 +132,7 @@ class GroupNode:
         if address == self._address:  # This node's predecessor, whose lease has not ended.
             raise Unavailable("the group is changing nodes; try again")
         secret = SECRET.get()
-        headers = [] if secret is None else [("authorization", f"Bearer {secret}")]
+        headers: Any = [] if secret is None else [(b"authorization", f"Bearer {secret}".encode())]
         options = flight.FlightCallOptions(timeout=CALL_SECONDS_MAX, headers=headers)
         try:
             client = self._client(address)
