@@ -1,6 +1,7 @@
 """Kafka's own clients, unmodified, against a server: librdkafka, kafka-python and aiokafka."""
 
 import asyncio
+import io
 import socket
 import struct
 import threading
@@ -8,21 +9,27 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import aiokafka  # pyright: ignore[reportMissingTypeStubs]
 import confluent_kafka as ck
 import pytest
+from aiokafka.record._crecords import (  # pyright: ignore[reportMissingTypeStubs]
+    DefaultRecordBatchBuilder,
+)
 from confluent_kafka.admin import (
     AdminClient,
     NewTopic,  # pyright: ignore[reportPrivateImportUsage] - documented so
 )
+from kio.index import load_request_schema
+from kio.serial import entity_writer
 
 import wings_client
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
-from wings_server.kafka.messages import VERSIONS, Api
+from wings_server.kafka.messages import VERSIONS, Api, builder_of
 from wings_server.testing import RunningServer, running_server
 
 with warnings.catch_warnings():
@@ -381,11 +388,59 @@ def test_every_kind_of_acknowledgement_is_durable(
     assert [each.value() for each in found] == [b"%d" % n for n in range(100)]
 
 
+def test_an_idempotent_producer_writes_each_record_once(
+    rdkafka: Rdkafka, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 2)
+    records = [{"value": b"%d" % number, "partition": number % 2} for number in range(500)]
+    rdkafka.produce(new_topic_id, records, **{"enable.idempotence": True, "linger.ms": 0})
+    for partition in (0, 1):
+        found = rdkafka.consume(new_topic_id, 250, partition)
+        assert [each.value() for each in found] == [b"%d" % n for n in range(partition, 500, 2)]
+
+
+def test_a_repeated_batch_is_answered_as_at_first(
+    rdkafka: Rdkafka, new_topic_id: str, subtests: pytest.Subtests
+) -> None:
+    rdkafka.create(new_topic_id)
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        connection.send(head(Api.INIT_PRODUCER_ID, 0) + struct.pack(">hi", -1, 0))
+        error, producer, epoch = struct.unpack_from(">hqh", connection.receive() or b"", 8)
+        assert (error, epoch) == (0, 0)
+        written = [(0, 0, 0, 0), (0, 3, 0, 3), (0, 0, 0, 0), (0, 3, 0, 3), (1, 0, 0, 6)]
+        refused = [(1, 9, 45, -1), (0, 6, 47, -1)]
+        for epoch, first, code, offset in (*written, *refused):
+            with subtests.test(epoch=epoch, first=first):
+                connection.send(produce_request(new_topic_id, producer, epoch, first))
+                assert produced(connection) == (code, offset)
+    assert len(rdkafka.consume(new_topic_id, 9)) == 9
+
+
+def test_a_record_of_the_far_future_is_refused(rdkafka: Rdkafka, new_topic_id: str) -> None:
+    rdkafka.create(new_topic_id)
+    errors: list[Any] = []
+    producer = ck.Producer(rdkafka.config)
+    late = int(time.time() * 1000) + 48 * 3_600_000
+    producer.produce(new_topic_id, b"v", timestamp=late, on_delivery=lambda e, _: errors.append(e))
+    assert producer.flush(LATER) == 0
+    assert errors[0].code() == ck.KafkaError.INVALID_TIMESTAMP
+
+
+def test_a_text_is_kept_with_an_offset(rdkafka: Rdkafka, new_topic_id: str) -> None:
+    rdkafka.create(new_topic_id)
+    rdkafka.produce(new_topic_id, [b"one"])
+    with closing(rdkafka.consumer(new_topic_id)) as consumer:
+        offset = ck.TopicPartition(new_topic_id, 0, 1, metadata="where I was")
+        consumer.commit(offsets=[offset], asynchronous=False)
+        (found,) = consumer.committed([ck.TopicPartition(new_topic_id, 0)], timeout=LATER)
+        assert (found.offset, found.metadata) == (1, "where I was")
+
+
 def test_kafka_python_produces_and_consumes_in_a_group(
     server: RunningServer, new_topic_id: str
 ) -> None:
     address: dict[str, Any] = {"bootstrap_servers": server.kafka}
-    producer = kafka.KafkaProducer(**address, enable_idempotence=False)
+    producer = kafka.KafkaProducer(**address)
     sent = [producer.send(new_topic_id, b"%d" % n, key=b"k") for n in range(300)]
     producer.flush(LATER)
     assert [each.get(LATER).offset for each in sent] == list(range(300))
@@ -406,7 +461,7 @@ def test_aiokafka_produces_and_consumes_in_a_group(
 ) -> None:
     async def scenario() -> list[bytes | None]:
         address: dict[str, Any] = {"bootstrap_servers": server.kafka}
-        async with aiokafka.AIOKafkaProducer(**address) as producer:
+        async with aiokafka.AIOKafkaProducer(**address, enable_idempotence=True) as producer:
             sent = [await producer.send(new_topic_id, b"%d" % n) for n in range(300)]
             await producer.flush()
             assert (await sent[-1]).offset == 299
@@ -477,6 +532,24 @@ def fetch_request(topic: str, wait_ms: int) -> bytes:
     return head(1, 4) + bounds + struct.pack(">i", 1) + text(topic) + partition
 
 
+def produce_request(topic: str, producer: int, epoch: int, first: int) -> bytes:
+    """Return a request of three records of an idempotent producer."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, producer, epoch, first, 1 << 20)
+    for number in range(3):
+        builder.append(number, 1_700_000_000_000, None, b"v", [])
+    batch = bytes(builder.build())
+    bounds = struct.pack(">hhii", -1, -1, 1_000, 1) + text(topic)
+    return head(Api.PRODUCE, 3) + bounds + struct.pack(">iii", 1, 0, len(batch)) + batch
+
+
+def produced(connection: Connection) -> tuple[int, int]:
+    """Return the code and the offset of the next response to `produce_request`."""
+    answer = connection.receive()
+    assert answer is not None
+    (length,) = struct.unpack_from(">h", answer, 8)
+    return struct.unpack_from(">hq", answer, 8 + 2 + length + 8)
+
+
 def raw_member(address: str, group: str, topic: str) -> Connection:
     """Join a group, take its assignment, and stay silent."""
     connection = connected(address)
@@ -492,6 +565,29 @@ def raw_member(address: str, group: str, topic: str) -> Connection:
     (error,) = struct.unpack_from(">h", answer, 4)
     assert error == 0
     return connection
+
+
+def test_every_request_that_is_announced_is_answered_in_every_version(rdkafka: Rdkafka) -> None:
+    for api, (first, last) in VERSIONS.items():
+        for version in range(first, last + 1):
+            with connected(rdkafka.config["bootstrap.servers"]) as connection:
+                connection.send(smallest_request(api, version))
+                answer = connection.receive()
+                assert answer is not None, f"{api.name} {version}"
+                assert struct.unpack_from(">i", answer) == (7,)
+
+
+def smallest_request(api: Api, version: int) -> bytes:
+    """Return a request whose fields all have the value of nothing."""
+    schema: Any = load_request_schema(api.value, version)
+    header: Any = schema.__header_schema__
+    names = {"request_api_key": api.value, "request_api_version": version, "correlation_id": 7}
+    known = {each.name for each in fields(header)}
+    given = {**names, "client_id": "raw"}
+    out = io.BytesIO()
+    entity_writer(header)(out, header(**{key: given[key] for key in given if key in known}))
+    entity_writer(schema)(out, builder_of(schema)({"acks": 1}))
+    return out.getvalue()
 
 
 def test_versions_of_another_time_are_answered_in_the_oldest_form(rdkafka: Rdkafka) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import PermissionDenied, WingsError
-from wings_core.model import Topic
+from wings_core.model import ConsumerOffset, Topic
+from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import SOMEWHERE, Right
@@ -137,21 +138,25 @@ def _commit(
     offsets: list[tuple[Topic, Partition, int]] = []
     codes: dict[tuple[str, int], ErrorCode] = {}
     valid: list[tuple[str, int]] = []
+    notes: list[str] = []
     for named in asked:
         for part in named.partitions:
             key = named.name, part.partition_index
             try:
                 topic = service.topics.readable(service.gate, principal, named.name)
                 partition = topics.partition_at(topic, part.partition_index)
-                if len(part.committed_metadata or "") > METADATA_BYTES_MAX:
+                # Python's client of librdkafka sends the NUL that ends its string.
+                note = (part.committed_metadata or "").removesuffix("\0")
+                if len(note.encode()) > METADATA_BYTES_MAX:
                     raise KafkaError(ErrorCode.offset_metadata_too_large)
                 offsets.append((topic, partition, part.committed_offset))
                 valid.append(key)
+                notes.append(note)
             except _FAILURES as error:
                 codes[key] = _code(error)
     if offsets:
         try:
-            service.log.registry.commit_offsets(CONSUMER_PREFIX + group_id, offsets)
+            service.log.registry.commit_offsets(CONSUMER_PREFIX + group_id, offsets, notes=notes)
         except WingsError as error:
             codes.update(dict.fromkeys(valid, _code(error)))
     return codes
@@ -176,7 +181,7 @@ def _fetched(
         found = service.log.registry.get_offsets(CONSUMER_PREFIX + group_id)
     except _FAILURES as error:
         return {"group_id": group_id, "topics": [], "error_code": _code(error)}
-    offsets = {(each.topic, each.partition): each.offset for each in found}
+    offsets = {(each.topic, each.partition): each for each in found}
     if asked is None:
         named = {each.topic for each in found}
         wanted = [
@@ -200,12 +205,14 @@ def _fetched_one(
     principal: Principal,
     name: str,
     number: int,
-    offsets: Mapping[tuple[Any, Partition], int],
+    offsets: Mapping[tuple[TopicName, Partition], ConsumerOffset],
 ) -> Values:
     part: dict[str, Any] = {"partition_index": number, **_UNKNOWN}
     try:
         topic = service.topics.readable(service.gate, principal, name)
-        part["committed_offset"] = offsets.get((topic.name, topics.partition_at(topic, number)), -1)
+        found = offsets.get((topic.name, topics.partition_at(topic, number)))
+        if found is not None:
+            part |= {"committed_offset": found.offset, "metadata": found.note}
     except PermissionDenied as error:
         part["error_code"] = _code(error)
     except _FAILURES:

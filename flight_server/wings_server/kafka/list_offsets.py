@@ -3,14 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import WingsError
-from wings_core.fetch.cursors import PartitionCursor
-from wings_core.fetch.fetcher import Cancel, Read
-from wings_core.fetch.selection import Selection
 from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
@@ -21,6 +16,9 @@ from wings_server.kafka.service import KafkaService
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 """Values that stand in the place of a time."""
+
+TIME_MAX = 253_402_300_799_999
+"""Latest time that is looked for: the last millisecond of the year 9999."""
 
 _NOTHING = {"offset": -1, "timestamp": -1}
 
@@ -56,8 +54,10 @@ def _of_topic(service: KafkaService, principal: Principal, asked: Any) -> Sequen
 
 
 def _offset_of(service: KafkaService, topic: Topic, partition: Partition, asked: int) -> Values:
-    if asked >= 0:
+    if TIME_MAX >= asked >= 0:
         return _offset_at(service, topic, partition, asked)
+    if asked > TIME_MAX:
+        return _NOTHING
     state = service.log.registry.partition_state(topic.uuid, partition)
     if asked == LATEST:
         return {"offset": state.next_offset, "timestamp": -1, "leader_epoch": 0}
@@ -67,21 +67,9 @@ def _offset_of(service: KafkaService, topic: Topic, partition: Partition, asked:
 
 
 def _offset_at(service: KafkaService, topic: Topic, partition: Partition, time: int) -> Values:
-    """Return the first record whose own time is at or after one; of none, nothing.
-
-    Records before the time of commit are passed over: a record is younger than the one that it
-    states only where its producer's clock runs ahead.
-    """
-    fetcher, registry = service.fetcher, service.log.registry
-    begin = fetcher.offset_for_timestamp(topic, partition, time * 1_000)
-    state = registry.partition_state(topic.uuid, partition)
-    cursor = PartitionCursor(partition, begin, state.next_offset, clamps=True)
-    selection = Selection.of(topic, ReadOptions(columns=("timestamp",)))
-    for chunk in fetcher.scan(Read.of(topic, [cursor], selection), Cancel()):
-        times: Any = chunk.batch.column(0).cast(pa.int64()).fill_null(-1).to_numpy()
-        late = (times >= time).nonzero()[0]
-        if len(late):
-            ((_, start_offset, _, _),) = chunk.ranges
-            at = int(late[0])
-            return {"offset": start_offset + at, "timestamp": int(times[at]), "leader_epoch": 0}
-    return _NOTHING
+    """Return the first record whose own time is at or after one; of none, nothing."""
+    found = service.fetcher.offset_at_time(topic, partition, time * 1_000)
+    if found is None:
+        return _NOTHING
+    offset, found_time = found
+    return {"offset": offset, "timestamp": found_time // 1_000, "leader_epoch": 0}

@@ -183,7 +183,7 @@ def _writers(
     def write_header(out: Any, correlation_id: int) -> None:
         write(out, cast("Any", header)(correlation_id=correlation_id))
 
-    return write_header, entity_writer(schema), _builder(schema)
+    return write_header, entity_writer(schema), builder_of(schema)
 
 
 _NOTHING: Mapping[str, Any] = {
@@ -201,7 +201,7 @@ _NOTHING: Mapping[str, Any] = {
 
 
 @cache
-def _builder(entity: type) -> Callable[[Values], Any]:
+def builder_of(entity: type) -> Callable[[Values], Any]:
     """Return a function that makes an entity of the values of its fields."""
     steps = [(field.name, *_step(field)) for field in fields(entity)]
 
@@ -223,7 +223,7 @@ def _step(field: Any) -> tuple[Callable[[Any], Any], Any]:
     element = get_args(kind)[0] if is_list else kind
     convert: Callable[[Any], Any] = _same
     if is_dataclass(element):
-        convert = _builder(cast("type", element))
+        convert = builder_of(cast("type", element))
     elif str(field.metadata.get("kafka_type")).startswith("timedelta"):
         convert = _milliseconds
     if is_list:

@@ -17,14 +17,15 @@ from typing import Any
 import structlog
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import WingsError
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
-from wings_core.model import Accepted, Rejected, Topic
+from wings_core.model import Accepted, PartitionSequence, Rejected, Topic
 from wings_core.security.principal import Principal
 from wings_server.kafka import topics
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.messages import BadRequest, Head, Request, Values, parse
+from wings_server.kafka.record_types import Head as BatchHead
 from wings_server.kafka.records import decode, rows_of
 from wings_server.kafka.service import KafkaService
 
@@ -213,7 +214,8 @@ class _TopicWriter:
         if decoded.head.attributes & _TRANSACTIONAL or self._request.transactional_id is not None:
             raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not served")
         rows = rows_of(decoded.records, number, topic.schema)
-        prepared = self._preparer.prepare(rows, PushOptions(partition))
+        options = PushOptions(partition, partition_sequence=_sequence(decoded.head))
+        prepared = self._preparer.prepare(rows, options)
         # A stream of its own: a batch that is rejected does not reject those after it.
         pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
         return _Written(pending, topic, rows.num_rows, prepared.bytes, service)
@@ -228,6 +230,16 @@ class _TopicWriter:
         return self._topic
 
 
+def _sequence(head: BatchHead) -> PartitionSequence | None:
+    """Return an idempotent producer's numbers of a batch; None of another producer."""
+    if head.producer_id < 0 or head.base_sequence < 0:
+        return None
+    return PartitionSequence(str(head.producer_id), head.producer_epoch, head.base_sequence)
+
+
 def _refusal(error: Exception) -> Values:
     message = error.message if isinstance(error, KafkaError | WingsError) else str(error)
-    return {"error_code": code_of(error), "base_offset": _NO_OFFSET, "error_message": message}
+    code = code_of(error)
+    if type(error) is InvalidArgument:  # Of a checked batch, its times alone can be refused so.
+        code = ErrorCode.invalid_timestamp
+    return {"error_code": code, "base_offset": _NO_OFFSET, "error_message": message}

@@ -29,6 +29,7 @@ _OTHERS: Mapping[Api, Callable[..., Awaitable[bytes]]] = {
     Api.FIND_COORDINATOR: topic_requests.find_coordinator,
     Api.CREATE_TOPICS: topic_requests.create_topics,
     Api.DELETE_TOPICS: topic_requests.delete_topics,
+    Api.INIT_PRODUCER_ID: topic_requests.init_producer_id,
 }
 
 

@@ -1,5 +1,6 @@
 """Requests about the cluster and its topics: brokers, coordinators, topics and partitions."""
 
+import secrets
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from wings_core.kafka_topics import BINARY_SCHEMA, PARTITION_COLUMN
 from wings_core.model import KafkaConfig, Topic, TopicConfig
 from wings_core.schemas import schema_to_ipc
 from wings_core.security.principal import Principal
+from wings_core.security.rights import SOMEWHERE, Right
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import BROKER_ID, CLUSTER_ID, KafkaService
@@ -243,6 +245,20 @@ def _deleted(
     except _FAILURES as error:
         result |= {"error_code": code_of(error), "error_message": error.message}
     return result
+
+
+async def init_producer_id(service: KafkaService, principal: Principal, request: Request) -> bytes:
+    """Answer `InitProducerId`: an idempotent producer gets an id that nobody had before.
+
+    Ids are random numbers of 62 bits, so that no counter has to be durable.
+    """
+    del service
+    if request.body.transactional_id is not None:
+        return request.response({"error_code": ErrorCode.unsupported_version, "producer_id": -1})
+    if not principal.may(Right.WRITE, SOMEWHERE):
+        refused = ErrorCode.cluster_authorization_failed
+        return request.response({"error_code": refused, "producer_id": -1})
+    return request.response({"producer_id": secrets.randbits(62), "producer_epoch": 0})
 
 
 async def find_coordinator(service: KafkaService, principal: Principal, request: Request) -> bytes:
