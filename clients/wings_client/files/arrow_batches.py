@@ -1,10 +1,10 @@
-"""Readers of Parquet and Arrow IPC, with batches cast to the topic's types."""
+"""Readers of Parquet, ORC and Arrow IPC, with batches cast to the topic's types."""
 
 import io
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -31,7 +31,86 @@ GATHERED_BYTES = 1024 * 1024
 """Size below which batches are joined."""
 
 
-class ParquetRows:
+class _TypedRows:
+    """A file of batches whose columns have types, which are cast to the topic's.
+
+    Args:
+        source: The file's bytes; its `position` is kept up to date.
+        schema: The file's columns.
+        chosen: The columns to read.
+
+    Attributes:
+        found: Number of rows of the section, or found in it so far.
+        names: Names of the columns to read.
+    """
+
+    _format: str
+    _rows_before = 0
+
+    def __init__(self, source: Source, schema: pa.Schema, chosen: ChosenColumns) -> None:
+        self._source = source
+        self._schema = columns_of(schema, chosen)
+        self.names: list[str] = self._schema.names
+        self.found = 0
+
+    def rows_before(self) -> int:
+        """Return how many rows of the file precede those of the section."""
+        return self._rows_before
+
+    def schema(self) -> pa.Schema:
+        """Return the columns, without types that only encode others."""
+        return plain_schema(self._schema)
+
+    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
+        """Yield its rows; see `Rows.parts`."""
+        del exact
+        convert = Caster(self._schema, schema).cast
+        rows = self._rows_before + 1
+        for batch in self._readable():
+            yield cast_part(
+                convert, batch, lambda index, first=rows: self._source.row(first + index)
+            )
+            rows += batch.num_rows
+
+    def _batches(self) -> Iterable[pa.RecordBatch]:
+        """Return the batches of the chosen columns."""
+        raise NotImplementedError
+
+    def _readable(self) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        try:
+            for batch in self._batches():
+                yield batch
+                rows += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidArgument(
+                f"after row {rows}: unreadable {self._format}: {error!s:.200}"
+            ) from None
+
+    def _metered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches; the position in the file is the share of the rows yielded."""
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            self._source.position = (self._source.size or 0) * rows // max(1, self.found)
+            yield batch
+
+
+def _local(source: Source, path: Path | None, wanted: str) -> Path:
+    """Return the path of a file of a format that is read from its end.
+
+    Raises:
+        InvalidArgument: It is standard input, or compressed.
+    """
+    if path is None or not source.is_plain:
+        raise InvalidArgument(
+            f"{wanted} is read from its end, so it must be a file, and one that is not compressed",
+            argument="path",
+        )
+    return path
+
+
+class ParquetRows(_TypedRows):
     """A Parquet file.
 
     Args:
@@ -40,12 +119,11 @@ class ParquetRows:
         section: The section of row groups to read; None for all.
         chosen: The columns to read.
 
-    Attributes:
-        found: Number of rows of the section.
-
     Raises:
         InvalidArgument: The file is not Parquet.
     """
+
+    _format = "Parquet"
 
     def __init__(
         self,
@@ -54,41 +132,50 @@ class ParquetRows:
         section: Section | None = None,
         chosen: ChosenColumns = ALL,
     ) -> None:
-        self._source = source
-        if path is None or not source.is_plain:
-            raise InvalidArgument(
-                "Parquet is read from its end, so it must be a file, and one that is not "
-                "compressed",
-                argument="path",
-            )
-        self._file = ParquetColumns(path)
+        self._file = ParquetColumns(_local(source, path, self._format))
+        super().__init__(source, self._file.schema, chosen)
         about = self._file.metadata
         self._groups = groups_of(about, section or Section(0, 1))
         rows = [about.row_group(group).num_rows for group in range(self._groups.stop)]
-        self.found: int = sum(rows[self._groups.start :])
-        self._rows_before: int = sum(rows[: self._groups.start])
-        self.names: list[str] = columns_of(self._file.schema, chosen).names
+        self.found = sum(rows[self._groups.start :])
+        self._rows_before = sum(rows[: self._groups.start])
         first = self._rows_before + 1
         self._file.measure(self._groups, self.names, lambda index: source.row(first + index))
-        self._schema = columns_of(self._file.schema, chosen)
+        self._schema = columns_of(self._file.schema, chosen)  # INT96 is measured only now.
 
-    def rows_before(self) -> int:
-        """Return how many rows of the file precede those of the section."""
-        return self._rows_before
+    def _batches(self) -> Iterable[pa.RecordBatch]:
+        return self._metered(self._file.batches(self._groups, self.names))
 
-    def schema(self) -> pa.Schema:
-        """Return the file's columns, without types that only encode others."""
-        return plain_schema(self._schema)
 
-    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
-        """Yield its rows; see `Rows.parts`."""
-        del exact
-        rows = 0
-        batches = _readable(self._file.batches(self._groups, self.names), "Parquet")
-        for part in cast_parts(batches, self._schema, schema, self._source.row, self._rows_before):
-            rows += part.batch.num_rows
-            self._source.position = (self._source.size or 0) * rows // max(1, self.found)
-            yield part
+class OrcRows(_TypedRows):
+    """An ORC file, of which each stripe is read into memory as a whole.
+
+    Args:
+        source: Its `position` is kept up to date.
+        path: Path of the file; None for standard input, which is rejected.
+        chosen: The columns to read.
+
+    Raises:
+        InvalidArgument: The file is not ORC.
+    """
+
+    _format = "ORC"
+
+    def __init__(self, source: Source, path: Path | None, chosen: ChosenColumns = ALL) -> None:
+        import pyarrow.orc  # Other formats do not need it.
+
+        orc: Any = pyarrow.orc
+        path = _local(source, path, self._format)
+        try:
+            self._file: Any = orc.ORCFile(str(path))
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidArgument(f"not ORC: {error!s:.300}") from None
+        super().__init__(source, self._file.schema, chosen)
+        self.found = self._file.nrows
+
+    def _batches(self) -> Iterable[pa.RecordBatch]:
+        stripes = map(self._file.read_stripe, range(self._file.nstripes))
+        return self._metered(gathered(stripe.select(self.names) for stripe in stripes))
 
 
 def groups_of(about: Any, section: Section) -> range:
@@ -108,7 +195,7 @@ def groups_of(about: Any, section: Section) -> range:
     return range(bisect_left(owners, section.index), bisect_right(owners, section.index))
 
 
-class ArrowRows:
+class ArrowRows(_TypedRows):
     """An Arrow IPC file, read by its footer, or consecutive streams.
 
     A local file is mapped, so that a batch may exceed memory. A compressed file, or a pipe, is
@@ -125,6 +212,8 @@ class ArrowRows:
         InvalidArgument: The file is not Arrow IPC, or truncated.
     """
 
+    _format = "Arrow IPC"
+
     def __init__(
         self,
         source: Source,
@@ -132,9 +221,8 @@ class ArrowRows:
         section: Section | None = None,
         chosen: ChosenColumns = ALL,
     ) -> None:
-        self.found = 0
-        self._rows_before = 0
         self._source = source
+        self.found = 0
         self._is_mapped = path is not None and source.is_plain and bool(source.size)
         is_file = source.head().startswith(ARROW_FILE)
         section = section or Section(0, 1)
@@ -147,28 +235,16 @@ class ArrowRows:
             self._file = pa.PythonFile(cast("Any", SourceFile(source)), "r")
         try:
             if is_file:
-                self._batches = self._of_file(section)
+                self._read = self._of_file(section)
             else:
                 self._reader: Any = arrow.ipc.open_stream(self._file)
-                self._batches = self._of_streams() if section.index == 0 else iter(())
+                self._read = self._of_streams() if section.index == 0 else iter(())
         except (pa.ArrowInvalid, OSError) as error:
             raise InvalidArgument(f"not Arrow IPC, or truncated: {error!s:.300}") from None
-        self._schema = columns_of(self._reader.schema, chosen)
-        self.names: list[str] = self._schema.names
+        super().__init__(source, self._reader.schema, chosen)
 
-    def rows_before(self) -> int:
-        """Return how many rows of the file precede those of the section."""
-        return self._rows_before
-
-    def schema(self) -> pa.Schema:
-        """Return the columns, without types that only encode others."""
-        return plain_schema(self._schema)
-
-    def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
-        """Yield its rows; see `Rows.parts`."""
-        del exact
-        batches = (batch.select(self.names) for batch in _readable(self._batches, "Arrow IPC"))
-        return cast_parts(batches, self._schema, schema, self._source.row, self._rows_before)
+    def _batches(self) -> Iterable[pa.RecordBatch]:
+        return (batch.select(self.names) for batch in self._read)
 
     def _of_file(self, section: Section) -> Iterator[pa.RecordBatch]:
         self._reader = arrow.ipc.open_file(self._file)
@@ -253,32 +329,6 @@ def columns_of(schema: pa.Schema, chosen: ChosenColumns) -> pa.Schema:
     return pa.schema([cast("Any", schema).field(name) for name in names])
 
 
-def cast_parts(
-    batches: Iterable[pa.RecordBatch],
-    source: pa.Schema,
-    schema: pa.Schema,
-    named: Callable[[int], str],
-    rows_before: int = 0,
-) -> Iterator[Part]:
-    """Yield batches cast to a schema, with columns matched by name.
-
-    Args:
-        batches: Batches of a file.
-        source: Schema of the batches.
-        schema: The schema to cast to.
-        named: Returns the position text of a row by its number, from 1.
-        rows_before: Number of rows of the file before them.
-
-    Raises:
-        SchemaMismatch: A column or a value does not fit.
-    """
-    convert = Caster(source, schema).cast
-    rows = rows_before + 1
-    for batch in batches:
-        yield cast_part(convert, batch, lambda index, first=rows: named(first + index))
-        rows += batch.num_rows
-
-
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches, with small ones joined and large ones split."""
     waiting: list[pa.RecordBatch] = []
@@ -302,13 +352,3 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
-
-
-def _readable(batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:
-    rows = 0
-    try:
-        for batch in batches:
-            yield batch
-            rows += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidArgument(f"after row {rows}: unreadable {what}: {error!s:.200}") from None

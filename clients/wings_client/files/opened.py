@@ -250,18 +250,13 @@ def _rows(
     chosen: ChosenColumns,
 ) -> Rows:
     # Imported here, so that a command does not import readers of other formats.
-    if wanted is FileFormat.PARQUET:
-        from wings_client.files.arrow_batches import ParquetRows
+    if wanted in (FileFormat.PARQUET, FileFormat.ARROW, FileFormat.ORC):
+        from wings_client.files.arrow_batches import ArrowRows, OrcRows, ParquetRows
 
-        return ParquetRows(source, path, section, chosen)
-    if wanted is FileFormat.ARROW:
-        from wings_client.files.arrow_batches import ArrowRows
-
-        return ArrowRows(source, path, section, chosen)
-    if wanted is FileFormat.ORC:
-        from wings_client.files.orc_rows import OrcRows
-
-        return OrcRows(source, path, chosen)
+        if wanted is FileFormat.ORC:
+            return OrcRows(source, path, chosen)
+        reader = ParquetRows if wanted is FileFormat.PARQUET else ArrowRows
+        return reader(source, path, section, chosen)
     from wings_client.files.json_rows import JsonRows
 
     return JsonRows(source, by_line=wanted is FileFormat.JSONL, texts=texts, chosen=chosen)
