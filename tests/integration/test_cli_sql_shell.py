@@ -118,7 +118,7 @@ def test_ctrl_c_cancels_a_statement_and_the_shell_stays(
 ) -> None:
     terminal.until("wings>")
     terminal.type(f"{SLOW}\r")
-    terminal.until(r"\d s, 0 rows so far")
+    terminal.until(r"[1-9]\d* s, 0 rows so far")
     assert server.server.log.sql.running == 1
     os.killpg(terminal.child.pid, signal.SIGINT)
     terminal.until(r"cancelled\s+wings>")

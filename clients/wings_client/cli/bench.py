@@ -5,8 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import typer
 from wings_client import Client, Topic
 from wings_client.cli.endpoint import connected
 from wings_client.cli.options import DEFAULT, EndpointOption
-from wings_client.cli.tables import Column, print_lines, rendered
+from wings_client.cli.tables import print_table
 from wings_core.errors import Unavailable, WingsError
 
 BATCH_ROWS = 32_768
@@ -27,8 +26,7 @@ DELIVERY_SECONDS_MAX = 30.0
 COLUMNS = ("a", "b", "c", "d")
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """One measured value."""
 
     name: str
@@ -62,12 +60,7 @@ def bench(
         finally:
             with suppress(WingsError):  # An earlier error is the more specific one.
                 client.delete_topic(topic)
-    columns = [
-        Column("figure", [figure.name for figure in figures]),
-        Column("value", [figure.value for figure in figures], is_number=True),
-        Column("", [figure.more for figure in figures]),
-    ]
-    print_lines(rendered(*columns))
+    print_table(("figure", "value", ""), figures)
 
 
 def _measure(client: Client, topic: Topic, mebibytes: int, messages: int) -> Iterator[Figure]:

@@ -19,6 +19,7 @@ from wings_client.cli.endpoint import connected
 from wings_client.cli.options import (
     DEFAULT,
     EndpointOption,
+    PartitionOption,
     ReadingOptions,
     TopicArgument,
     grouped,
@@ -50,10 +51,7 @@ _BY_SUFFIX: dict[str, ExportFormat] = {
 class RangeOptions:
     """Options of the range of offsets to read."""
 
-    partition: Annotated[
-        str | None,
-        typer.Option(metavar="V", help="Only this partition. Default: all."),
-    ] = None
+    partition: PartitionOption = None
     offset: Annotated[
         str,
         typer.Option(

@@ -13,8 +13,15 @@ from wings_client import Connection, ConsumedBatch, FetchResult, RangesBatch, To
 from wings_client._errors import unreachable
 from wings_client.cli.access import current_access, refuse_files_of_tls, tls_context
 from wings_client.cli.endpoint import Endpoint, connected, explained
-from wings_client.cli.options import DEFAULT, ReadingOptions, TopicArgument, grouped
-from wings_client.cli.output import Format, check_output, write_all
+from wings_client.cli.options import (
+    DEFAULT,
+    FormatOption,
+    PartitionOption,
+    ReadingOptions,
+    TopicArgument,
+    grouped,
+)
+from wings_client.cli.output import check_output, write_all
 from wings_client.cli.values import (
     Offset,
     one_line,
@@ -163,9 +170,6 @@ AnyEndpointOption = Annotated[
         help="Address of the server: grpc://HOST:PORT, or http://HOST:PORT.",
     ),
 ]
-FormatOption = Annotated[
-    Format, typer.Option("--format", help="table for people; the others write only data.")
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +184,7 @@ class FetchOptions(ReadingOptions):
             "2026-11-20T12:00:00Z.",
         ),
     ]
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            metavar="V",
-            help="Partition value, by the key's type: 7, JFK, true; base64 for binary. "
-            "Default: all, over Flight.",
-        ),
-    ] = None
+    partition: PartitionOption = None
     timeout: Annotated[
         int | None,
         typer.Option(metavar="MS", min=0, help="Longest wait in milliseconds. Default: 500."),
@@ -198,20 +195,6 @@ class FetchOptions(ReadingOptions):
     max_messages: Annotated[
         int | None, typer.Option(metavar="N", help="Most messages. Default: 10000.")
     ] = None
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAMES", help="Columns to show, comma-separated; repeatable. Flight only."
-        ),
-    ] = None
-    predicate: Annotated[
-        str | None,
-        typer.Option("--filter", metavar="SQL", help="Show only matching messages. Flight only."),
-    ] = None
-    system_columns: Annotated[
-        bool,
-        typer.Option("--system-columns", help="Append __offset and __timestamp. Flight only."),
-    ] = False
 
 
 @grouped
@@ -241,6 +224,8 @@ def fetch(
     output, and failures to standard error:
 
         $ wings fetch flights --partition JFK --offset 0 --format json | jq '.[0]'
+
+    Over HTTP, it reads all columns and rows of one partition, from an offset that is a number.
     """
     check_output(wanted_format)
     offset = parse_offset(options.offset)

@@ -17,6 +17,7 @@ from wings_client.cli.options import (
     DEFAULT,
     EndpointOption,
     FollowingOptions,
+    PartitionOption,
     TopicArgument,
     grouped,
 )
@@ -36,13 +37,6 @@ from wings_core.errors import InvalidTicket
 from wings_core.partitions import JsonScalar
 
 PARTITION, OFFSET, TIMESTAMP = "__partition", "__offset", "__timestamp"
-
-FollowedOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="V", help="Partition value, by the key's type. Default: all, new ones included."
-    ),
-]
 
 
 class Display:
@@ -113,7 +107,7 @@ def say(text: str) -> None:
 def tail(
     topic: TopicArgument,
     *,
-    partition: FollowedOption = None,
+    partition: PartitionOption = None,
     start: Annotated[
         str,
         typer.Option(
@@ -236,7 +230,7 @@ def consume(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")],
     topic: TopicArgument,
     *,
-    partition: FollowedOption = None,
+    partition: PartitionOption = None,
     start: Annotated[
         str,
         typer.Option(

@@ -16,7 +16,7 @@ from wings_client.cli.options import (
     YesOption,
     require_terminal,
 )
-from wings_client.cli.tables import Column, print_lines, rendered
+from wings_client.cli.tables import print_table
 from wings_client.cli.values import count_of, parse_start, partition_text, partitions_text
 
 NameArgument = Annotated[
@@ -46,12 +46,9 @@ def list_groups(*, endpoint: EndpointOption = DEFAULT) -> None:
     if not found:
         typer.echo("no consumer groups", err=True)
         return
-    print_lines(
-        rendered(
-            Column("group", [each.consumer for each in found]),
-            Column("members", [f"{each.members}" for each in found], is_number=True),
-            Column("topics", [", ".join(map(short_name, each.topics)) for each in found]),
-        )
+    print_table(
+        ("group", "members", "topics"),
+        ((each.consumer, each.members, ", ".join(map(short_name, each.topics))) for each in found),
     )
 
 
@@ -69,13 +66,16 @@ def describe(
     with connected(endpoint) as client:
         found = client.consumer_group(group)
     if found.members:
-        slots = [sum(len(some.slots) for some in each.assignment) for each in found.members]
-        print_lines(
-            rendered(
-                Column("member", [each.member for each in found.members]),
-                Column("instance", [each.instance or "" for each in found.members]),
-                Column("slots", [f"{count}" for count in slots], is_number=True),
-            )
+        print_table(
+            ("member", "instance", "slots"),
+            (
+                (
+                    each.member,
+                    each.instance or "",
+                    sum(len(some.slots) for some in each.assignment),
+                )
+                for each in found.members
+            ),
         )
         typer.echo()
     # The partitions that lag most are those that are looked for.
@@ -83,19 +83,19 @@ def describe(
     if not all_partitions:
         shown = shown[:PARTITIONS_SHOWN_MAX]
     if shown:
-        print_lines(
-            rendered(
-                Column("topic", [short_name(each.topic) for each in shown]),
-                Column("partition", [partition_text(each.partition) for each in shown]),
-                Column("member", [each.member or "nobody" for each in shown]),
-                Column(
-                    "offset",
-                    ["" if each.offset is None else f"{each.offset}" for each in shown],
-                    is_number=True,
-                ),
-                Column("end", [f"{each.log_end_offset}" for each in shown], is_number=True),
-                Column("lag", [f"{each.lag}" for each in shown], is_number=True),
-            )
+        print_table(
+            ("topic", "partition", "member", "offset", "end", "lag"),
+            (
+                (
+                    short_name(each.topic),
+                    partition_text(each.partition),
+                    each.member or "nobody",
+                    each.offset,
+                    each.log_end_offset,
+                    each.lag,
+                )
+                for each in shown
+            ),
         )
     typer.echo(f"{_summary(found)}, {partitions_text(len(found.partitions), len(shown))}")
 
@@ -111,12 +111,7 @@ def lag(group: NameArgument, *, endpoint: EndpointOption = DEFAULT) -> None:
     behind: dict[str, int] = {}
     for each in found.partitions:
         behind[each.topic] = behind.get(each.topic, 0) + each.lag
-    print_lines(
-        rendered(
-            Column("topic", list(map(short_name, behind))),
-            Column("lag", [f"{count}" for count in behind.values()], is_number=True),
-        )
-    )
+    print_table(("topic", "lag"), ((short_name(name), count) for name, count in behind.items()))
 
 
 @app.command()

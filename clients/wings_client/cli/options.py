@@ -57,6 +57,13 @@ AllPartitionsOption = Annotated[
     bool,
     typer.Option("--all-partitions", help=f"Show all, not the first {PARTITIONS_SHOWN_MAX} alone."),
 ]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="V",
+        help="Partition value, by the key's type: 7, JFK, true; base64 for binary. Default: all.",
+    ),
+]
 ColumnsOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAMES", help="Columns to show, comma-separated; repeatable."),
@@ -73,9 +80,7 @@ SystemColumnsOption = Annotated[
 ]
 FormatOption = Annotated[
     Format,
-    typer.Option(
-        "--format", help="table for people; json (an object per line), csv, arrow for pipes."
-    ),
+    typer.Option("--format", help="table for people; the others write only data."),
 ]
 IdleOption = Annotated[
     int | None,
@@ -152,10 +157,7 @@ class MemberOptions:
         str | None,
         typer.Option(metavar="NAME", help="Name of this member. Default: a random name."),
     ] = None
-    partition: Annotated[
-        str | None,
-        typer.Option(metavar="V", help="Partition value, by the key's type. Default: any."),
-    ] = None
+    partition: PartitionOption = None
     timeout: IdleOption = None
 
     def arguments(self, topic: Topic) -> dict[str, Any]:

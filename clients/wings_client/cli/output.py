@@ -1,17 +1,14 @@
 """Messages on standard output: tables for people; JSON, CSV and Arrow for pipes."""
 
 import sys
-import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 import typer
 
 from wings_client.cli.tables import TableWriter, render_table, terminal_width
-from wings_client.cli.values import count_of
 from wings_core.errors import InvalidArgument
 from wings_core.json_rows import count_not_finite, encode_lines, encode_rows_within
 from wings_core.json_rows.encode import csv_head, csv_rows
@@ -26,12 +23,6 @@ Format = Literal["table", "json", "jsonl", "csv", "arrow"]
 
 SqlFormat = Literal["table", "json", "jsonl", "csv", "arrow", "parquet"]
 """Format of a statement's written rows."""
-
-QUIET_SECONDS = 1.0
-"""Time after which a statement's progress is shown."""
-
-_SHOW_SECONDS = 0.2
-_CLEAR = "\r\x1b[K"
 
 
 class Writer(Protocol):
@@ -128,77 +119,46 @@ def progress_line(text: str) -> Generator[Callable[[str], None]]:
         yield lambda text: progress.update(task, description=text)
 
 
-class StatementProgress:
-    """Display of a statement's elapsed time on standard error, if it is a terminal."""
+@contextmanager
+def statement_progress() -> "Generator[Progress]":
+    """Show a statement's elapsed time and rows so far, as `terminal_progress`, in one task."""
+    from rich.progress import TextColumn
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self._began = time.monotonic()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def seconds(self) -> float:
-        """Elapsed seconds."""
-        return time.monotonic() - self._began
-
-    def __enter__(self) -> Self:
-        """Start showing the progress."""
-        if sys.stderr.isatty():
-            self._thread = threading.Thread(target=self._show, name="wings-progress", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove it."""
-        self.stop()
-
-    def stop(self) -> None:
-        """Remove the progress. Idempotent."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def counted(
-        self, batches: Iterable[pa.RecordBatch], *, is_shown: bool
-    ) -> Generator[pa.RecordBatch]:
-        """Yield batches, counting rows; `is_shown` if rows are written to the same terminal."""
-        for batch in batches:
-            self.rows += batch.num_rows
-            if is_shown:
-                self.stop()
-            yield batch
-        self.stop()
-
-    def _show(self) -> None:
-        pause = QUIET_SECONDS
-        is_clear = True
-        while not self._ended.wait(pause):
-            pause, is_clear = _SHOW_SECONDS, False
-            sys.stderr.write(f"{_CLEAR}{self.seconds:.0f} s, {count_of(self.rows, 'row')} so far")
-            sys.stderr.flush()
-        if not is_clear:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
+    text = "{task.elapsed:.0f} s, {task.completed:,.0f} rows so far"
+    with terminal_progress(TextColumn(text)) as progress:
+        progress.add_task("", total=None)
+        yield progress
 
 
-def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, shown: StatementProgress) -> None:
-    """Write the rows of a statement to standard output.
+def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, progress: "Progress") -> int:
+    """Write the rows of a statement to standard output; returns their number.
 
     Args:
         reader: Reads the rows.
         wanted: The format.
-        shown: Counts them.
+        progress: A `statement_progress`, which is removed before a terminal gets rows.
     """
     # A table is written at the end, when its widths are known.
     is_shown = wanted != "table" and sys.stdout.isatty()
-    batches = shown.counted(reader, is_shown=is_shown)
+    rows = 0
+
+    def counted() -> Generator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in reader:
+            rows += batch.num_rows
+            progress.update(progress.task_ids[0], completed=rows)
+            if is_shown:
+                progress.stop()
+            yield batch
+        progress.stop()
+
     if wanted != "parquet":
-        write_all(batches, reader.schema, wanted)
-        return
+        write_all(counted(), reader.schema, wanted)
+        return rows
     with parquet_writer(sys.stdout.buffer, reader.schema) as write_table:
-        for batch in batches:
+        for batch in counted():
             write_table(pa.Table.from_batches([batch]))
+    return rows
 
 
 class _TableText:

@@ -22,6 +22,7 @@ from wings_client.cli.options import (
     GroupArgument,
     MemberOptions,
     NamespaceOption,
+    PartitionOption,
     SystemColumnsOption,
     TopicArgument,
     YesOption,
@@ -31,7 +32,7 @@ from wings_client.cli.options import (
 from wings_client.cli.output import check_output
 from wings_client.cli.share_dead_letters import dlq, dlq_text
 from wings_client.cli.share_work import work
-from wings_client.cli.tables import Column, print_lines, rendered
+from wings_client.cli.tables import print_table
 from wings_client.cli.values import (
     NO_PARTITIONS,
     chosen_columns,
@@ -43,14 +44,9 @@ from wings_client.cli.values import (
     partitions_text,
 )
 
-PartitionOption = Annotated[
-    str | None,
-    typer.Option(metavar="V", help="Partition value, by the key's type. Default: all."),
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
+class ShareGroupOptions:
     """Options of a group's configuration, named by its keys."""
 
     lock_duration_ms: Annotated[
@@ -139,48 +135,55 @@ def text_of(group: ShareGroup, key: str) -> str:
     return f"from {value['timestamp']}" if isinstance(value, dict) else f"{value}"
 
 
-def description(group: ShareGroup, *, all_partitions: bool) -> Iterator[str]:
-    """Yield the lines of `describe`."""
-    yield f"Group: {group.name}"
-    yield f"Topic: {group.topic}"
+def print_group(group: ShareGroup, *, all_partitions: bool) -> None:
+    """Print the lines of `describe`."""
+    typer.echo(f"Group: {group.name}")
+    typer.echo(f"Topic: {group.topic}")
     for key in group.config:
-        yield f"{key}: {text_of(group, key)}"
-    yield ""
+        typer.echo(f"{key}: {text_of(group, key)}")
+    typer.echo()
     if not group.partitions:
-        yield NO_PARTITIONS
+        typer.echo(NO_PARTITIONS)
         return
     shown = group.partitions if all_partitions else group.partitions[:PARTITIONS_SHOWN_MAX]
-    yield from rendered(
-        Column("partition", [partition_text(each.partition) for each in shown]),
-        Column("start", [f"{each.start_offset}" for each in shown], is_number=True),
-        Column("in flight", [f"{each.in_flight}" for each in shown], is_number=True),
-        Column("lag", [f"{each.lag}" for each in shown], is_number=True),
+    print_table(
+        ("partition", "start", "in flight", "lag"),
+        (
+            (partition_text(each.partition), each.start_offset, each.in_flight, each.lag)
+            for each in shown
+        ),
     )
     held = sum(each.in_flight for each in group.partitions)
-    yield (
+    typer.echo(
         f"{lag_of(group):,} messages behind, {held:,} of them in flight, "
         f"{partitions_text(len(group.partitions), len(shown))}"
     )
 
 
-def members_text(found: ShareMembers) -> Iterator[str]:
-    """Yield the lines of `members`."""
+def print_members(found: ShareMembers) -> None:
+    """Print the lines of `members`."""
     shown = found.holds[:HOLDS_SHOWN_MAX]
     if shown:
-        yield from rendered(
-            Column("member", [each.member for each in shown]),
-            Column("partition", [partition_text(each.partition) for each in shown]),
-            Column("first", [f"{each.first}" for each in shown], is_number=True),
-            Column("last", [f"{each.last}" for each in shown], is_number=True),
-            Column("delivery", [f"{each.delivery_count}" for each in shown], is_number=True),
-            Column("since", [wire_time(each.since) for each in shown]),
-            Column("until", [wire_time(each.until) for each in shown]),
+        print_table(
+            ("member", "partition", "first", "last", "delivery", "since", "until"),
+            (
+                (
+                    each.member,
+                    partition_text(each.partition),
+                    each.first,
+                    each.last,
+                    each.delivery_count,
+                    wire_time(each.since),
+                    wire_time(each.until),
+                )
+                for each in shown
+            ),
         )
     hidden = len(found.holds) - len(shown) + found.holds_left_out
     rest = f", {hidden:,} more ranges not shown" if hidden else ""
     oldest = "" if found.oldest is None else f", the oldest {found.oldest.age_seconds:,.0f} s old"
     count = len(found.members)
-    yield (
+    typer.echo(
         f"{found.lag:,} messages behind{oldest}, {found.in_flight:,} of them held by "
         f"{count_of(count, 'member')}{rest}"
     )
@@ -211,7 +214,7 @@ def create(
             "--from", metavar="WHERE", help="Start of the group: earliest, latest, or a time."
         ),
     ] = "latest",
-    options: GroupOptions,
+    options: ShareGroupOptions,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Accept an existing group, unchanged.")
     ] = False,
@@ -235,7 +238,7 @@ def alter(
     group: GroupArgument,
     topic: TopicArgument,
     *,
-    options: GroupOptions,
+    options: ShareGroupOptions,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Change a share group; other settings do not change.
@@ -315,14 +318,18 @@ def list_groups(
     if not groups:
         typer.echo("no share groups; create one with `wings share create`", err=True)
         return
-    print_lines(
-        rendered(
-            Column("topic", [short_name(group.topic) for group in groups]),
-            Column("group", [group.name for group in groups]),
-            Column("lock", [lock_text(group) for group in groups], is_number=True),
-            Column("limit", [text_of(group, "delivery_limit") for group in groups], True),
-            Column("dead letters to", [dlq_text(group) for group in groups]),
-        )
+    print_table(
+        ("topic", "group", "lock", "limit", "dead letters to"),
+        (
+            (
+                short_name(each.topic),
+                each.name,
+                lock_text(each),
+                text_of(each, "delivery_limit"),
+                dlq_text(each),
+            )
+            for each in groups
+        ),
     )
 
 
@@ -340,7 +347,7 @@ def describe(
     """
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
-    print_lines(description(found, all_partitions=all_partitions))
+    print_group(found, all_partitions=all_partitions)
 
 
 @app.command()
@@ -356,7 +363,7 @@ def members(
     """
     with connected(endpoint, topic) as client:
         found = client.share_members(group, topic)
-    print_lines(members_text(found))
+    print_members(found)
 
 
 @app.command()

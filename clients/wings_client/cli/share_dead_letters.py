@@ -18,7 +18,7 @@ from wings_client.cli.options import (
     FormatOption,
 )
 from wings_client.cli.output import check_output, write_all
-from wings_client.cli.tables import Column, print_lines, rendered
+from wings_client.cli.tables import print_table
 from wings_client.cli.values import chosen_columns, counts_text, messages_in
 from wings_core.errors import InvalidArgument, TopicNotFound
 
@@ -64,13 +64,7 @@ def list_dead_letters(*, endpoint: EndpointOption = DEFAULT) -> None:
     if not rows:
         typer.echo("no share group has a topic of dead letters", err=True)
         return
-    print_lines(
-        rendered(
-            Column("dead letters", [name for name, _, _ in rows]),
-            Column("of", [groups for _, groups, _ in rows]),
-            Column("messages", [f"{count}" for _, _, count in rows], is_number=True),
-        )
-    )
+    print_table(("dead letters", "of", "messages"), rows)
 
 
 @dlq.command("show")

@@ -7,7 +7,7 @@ import typer
 
 from wings_client.cli.endpoint import connected
 from wings_client.cli.options import DEFAULT, EndpointOption
-from wings_client.cli.output import SqlFormat, StatementProgress, check_output, write_rows
+from wings_client.cli.output import SqlFormat, check_output, statement_progress, write_rows
 from wings_client.cli.values import seconds_of
 
 
@@ -99,6 +99,6 @@ def sql(
 
         show_live(text, namespace, start, seconds, wanted_format, endpoint)
         return
-    with connected(endpoint) as client, StatementProgress() as shown:
+    with connected(endpoint) as client, statement_progress() as shown:
         reader = client.sql(text, parameters or (), namespace=namespace, timeout=seconds)
         write_rows(reader, wanted_format, shown)

@@ -22,7 +22,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 
 from wings_client import Client
 from wings_client.cli.environment import state_directory
-from wings_client.cli.output import SqlFormat, StatementProgress, write_rows
+from wings_client.cli.output import SqlFormat, statement_progress, write_rows
 from wings_client.cli.values import count_of
 from wings_core.contracts.sql import SYSTEM, SYSTEM_TABLES, schema_of
 from wings_core.errors import WingsError
@@ -274,12 +274,13 @@ class Shell:
         return False
 
     def _execute(self, text: str) -> None:
-        with StatementProgress() as shown:
+        began = time.monotonic()
+        with statement_progress() as shown:
             options: dict[str, Any] = {"namespace": self._namespace, "timeout": self._timeout}
             with self._client.sql(text, **options) as reader:
-                write_rows(reader, self._format, shown)
+                rows = write_rows(reader, self._format, shown)
         sys.stdout.flush()
-        _say(f"{count_of(shown.rows, 'row')} in {shown.seconds:.2f} s")
+        _say(f"{count_of(rows, 'row')} in {time.monotonic() - began:.2f} s")
 
     def _set_format(self, name: str) -> None:
         if name in SHOWN_FORMATS:
@@ -303,7 +304,7 @@ class Shell:
             f"select column_name as column, column_type as type from (describe {name})",
             namespace=self._namespace,
         )
-        with StatementProgress() as shown, described as reader:
+        with statement_progress() as shown, described as reader:
             write_rows(reader, "table", shown)
 
     def _help(self, _: str) -> None:

@@ -36,29 +36,18 @@ def terminal_width() -> int | None:
     return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column, rendered as text."""
+class _Column:
+    """The texts of a column: each on one line, nulls as `null`; numbers are right-aligned."""
 
-    name: str
-    texts: list[str]
-    is_number: bool = False
-    """Numbers are right-aligned."""
-
-    @classmethod
-    def of(cls, name: str, values: "pa.ChunkedArray[Any]") -> Self:
-        """Return the texts of a column: each on one line, nulls as `null`."""
-        is_number = (
+    def __init__(self, name: str, values: "pa.ChunkedArray[Any]") -> None:
+        self.name = printable(name)
+        self.texts = list(cell_texts(values))
+        self.is_number = (
             pa.types.is_integer(values.type)
             or pa.types.is_floating(values.type)
             or pa.types.is_decimal(values.type)
         )
-        return cls(printable(name), list(cell_texts(values)), is_number)
-
-    @property
-    def width(self) -> int:
-        """Width of the widest value in terminal cells."""
-        return max(map(cell_len, (self.name, *self.texts)))
+        self.width = max(map(cell_len, (self.name, *self.texts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +147,17 @@ class TableWriter:
         yield from _rows(columns, layout)
 
 
-def render(columns: Sequence[Column], width: int | None) -> Iterator[str]:
-    """Yield the lines of a table, and a note if columns are left out."""
+def print_table(names: Sequence[str], rows: Iterable[Sequence[str | int | None]]) -> None:
+    """Print a table at the terminal's width; numbers are right-aligned, None is `null`."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    table: Any = pa.table(list(map(pa.array, columns)), names=list(names))
+    for line in render_table(table, terminal_width()):
+        typer.echo(line)
+
+
+def render_table(table: pa.Table, width: int | None) -> Iterator[str]:
+    """Yield the lines of an Arrow table, and a note if columns are left out."""
+    columns = _columns(table)
     layout = Layout.fit([column.width for column in columns], width)
     yield from _head(columns, layout)
     yield from _rows(columns, layout)
@@ -168,35 +166,16 @@ def render(columns: Sequence[Column], width: int | None) -> Iterator[str]:
         yield note
 
 
-def rendered(*columns: Column) -> Iterator[str]:
-    """Yield the lines of a table at the terminal's width; see `render`."""
-    yield from render(columns, terminal_width())
+def _columns(table: pa.Table) -> list[_Column]:
+    return list(map(_Column, table.schema.names, table.columns))
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines on standard output."""
-    for line in lines:
-        typer.echo(line)
-
-
-def render_table(table: pa.Table, width: int | None) -> Iterator[str]:
-    """Yield the lines of an Arrow table; see `render`."""
-    yield from render(_columns(table), width)
-
-
-def _columns(table: pa.Table) -> list[Column]:
-    return [
-        Column.of(name, values)
-        for name, values in zip(table.schema.names, table.columns, strict=True)
-    ]
-
-
-def _head(columns: Sequence[Column], layout: Layout) -> Iterator[str]:
+def _head(columns: Sequence[_Column], layout: Layout) -> Iterator[str]:
     yield layout.line([column.name for column in columns], [c.is_number for c in columns])
     yield layout.rule()
 
 
-def _rows(columns: Sequence[Column], layout: Layout) -> Iterator[str]:
+def _rows(columns: Sequence[_Column], layout: Layout) -> Iterator[str]:
     numbers = [column.is_number for column in columns]
     for cells in zip(*(column.texts for column in columns), strict=True):
         yield layout.line(cells, numbers)

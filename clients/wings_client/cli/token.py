@@ -10,7 +10,7 @@ from wings_client._messages import build
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected_transport
 from wings_client.cli.options import DEFAULT, EndpointOption
-from wings_client.cli.tables import Column, print_lines, rendered
+from wings_client.cli.tables import print_table
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
 from wings_core.errors import InvalidArgument
@@ -92,13 +92,18 @@ def alter(
 def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
     """List all tokens, expired ones included, without their texts."""
     found = _act(endpoint, "token-list", TokenList())
-    columns = [
-        Column("name", [each["name"] for each in found]),
-        Column("expires", [each["expires_at"] or "never" for each in found]),
-        Column("grants", [" ".join(each["grants"]) for each in found]),
-        Column("quotas", [_shown(each.get("quotas", {})) for each in found]),
-    ]
-    print_lines(rendered(*columns))
+    print_table(
+        ("name", "expires", "grants", "quotas"),
+        (
+            (
+                each["name"],
+                each["expires_at"] or "never",
+                " ".join(each["grants"]),
+                _shown(each.get("quotas", {})),
+            )
+            for each in found
+        ),
+    )
 
 
 @app.command()

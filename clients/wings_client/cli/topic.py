@@ -1,7 +1,6 @@
 """`wings topic`: create, list, describe, alter and delete topics."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,11 +18,12 @@ from wings_client.cli.options import (
     AllPartitionsOption,
     EndpointOption,
     NamespaceOption,
+    TopicArgument,
     YesOption,
     grouped,
     require_terminal,
 )
-from wings_client.cli.tables import Column, print_lines, rendered
+from wings_client.cli.tables import print_table
 from wings_client.cli.values import (
     NO_PARTITIONS,
     columns_text,
@@ -46,10 +46,6 @@ app = typer.Typer(
     rich_markup_mode=MARKUP,
     help="Create, list, describe, alter and delete topics.",
 )
-
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Full name, or id in the default namespace.")
-]
 
 SetOption = Annotated[
     list[str] | None,
@@ -122,7 +118,7 @@ class SchemaOptions:
 @app.command()
 @grouped
 def create(
-    name: NameArgument,
+    name: TopicArgument,
     *,
     columns: SchemaOptions,
     partition_key: Annotated[
@@ -197,18 +193,23 @@ def list_topics(
     if not topics:
         typer.echo("no topics; create one with `wings topic create`", err=True)
         return
-    columns = [
-        Column("topic", [short_name(topic.name) for topic in topics]),
-        Column("partition key", [_key_text(topic) for topic in topics]),
-        Column("columns", [str(len(topic.schema)) for topic in topics], is_number=True),
-        Column("created", [_time_text(topic.created_at) for topic in topics]),
-    ]
-    print_lines(rendered(*columns))
+    print_table(
+        ("topic", "partition key", "columns", "created"),
+        (
+            (
+                short_name(each.name),
+                _key_text(each),
+                len(each.schema),
+                _time_text(each.created_at),
+            )
+            for each in topics
+        ),
+    )
 
 
 @app.command()
 def describe(
-    name: NameArgument,
+    name: TopicArgument,
     *,
     all_partitions: AllPartitionsOption = False,
     endpoint: EndpointOption = DEFAULT,
@@ -221,13 +222,13 @@ def describe(
         topic = client.topic(name)
         states = client.partitions(topic)
         tiers = transport.act("tier-states", TopicBody(topic=topic.name), repeatable=True)
-    print_lines(_description(topic, states, all_partitions=all_partitions))
-    print_lines(_tier_lines(tiers))
+    _print_topic(topic, states, all_partitions=all_partitions)
+    _print_tiers(tiers)
 
 
 @app.command()
 def alter(
-    name: NameArgument,
+    name: TopicArgument,
     *,
     add: Annotated[
         list[str] | None,
@@ -291,7 +292,7 @@ def alter(
 
 @app.command()
 def delete(
-    name: NameArgument,
+    name: TopicArgument,
     *,
     yes: YesOption = False,
     endpoint: EndpointOption = DEFAULT,
@@ -312,49 +313,54 @@ def delete(
     typer.echo(f"{short_name(topic.name)} is deleted")
 
 
-def _description(
-    topic: Topic, states: list[PartitionState], *, all_partitions: bool
-) -> Iterator[str]:
-    yield f"Topic: {topic.name}"
-    yield f"UUID: {topic.uuid}"
-    yield f"Created: {_time_text(topic.created_at)}"
-    yield f"Partition key: {_key_text(topic)}"
-    yield f"Schema version: {topic.schema_version}"
+def _print_topic(topic: Topic, states: list[PartitionState], *, all_partitions: bool) -> None:
+    typer.echo(f"Topic: {topic.name}")
+    typer.echo(f"UUID: {topic.uuid}")
+    typer.echo(f"Created: {_time_text(topic.created_at)}")
+    typer.echo(f"Partition key: {_key_text(topic)}")
+    typer.echo(f"Schema version: {topic.schema_version}")
     for key, value in topic.config.items():
         if value is not None and value is not False:
-            yield f"{key}: {json.dumps(value)}"
-    yield ""
-    fields = fields_of(topic.schema)
-    yield from rendered(
-        Column("column", [printable(field.name) for field in fields]),
-        Column("type", [type_name(field.type) for field in fields]),
-        Column("null", ["yes" if field.nullable else "no" for field in fields]),
+            typer.echo(f"{key}: {json.dumps(value)}")
+    typer.echo()
+    print_table(
+        ("column", "type", "null"),
+        (
+            (each.name, type_name(each.type), "yes" if each.nullable else "no")
+            for each in fields_of(topic.schema)
+        ),
     )
-    yield ""
-    yield from _partition_lines(states, all_partitions=all_partitions)
+    typer.echo()
+    _print_partitions(states, all_partitions=all_partitions)
 
 
-def _partition_lines(states: list[PartitionState], *, all_partitions: bool) -> Iterator[str]:
+def _print_partitions(states: list[PartitionState], *, all_partitions: bool) -> None:
     if not states:
-        yield NO_PARTITIONS
+        typer.echo(NO_PARTITIONS)
         return
     shown = states if all_partitions else states[:PARTITIONS_SHOWN_MAX]
-    yield from rendered(
-        Column("partition", [partition_text(state.partition) for state in shown]),
-        Column("start", [f"{state.log_start_offset}" for state in shown], is_number=True),
-        Column("next", [f"{state.next_offset}" for state in shown], is_number=True),
-        Column("bytes", [f"{state.bytes}" for state in shown], is_number=True),
-        Column("last message", [_time_text(state.last_timestamp) for state in shown]),
+    print_table(
+        ("partition", "start", "next", "bytes", "last message"),
+        (
+            (
+                partition_text(each.partition),
+                each.log_start_offset,
+                each.next_offset,
+                each.bytes,
+                _time_text(each.last_timestamp),
+            )
+            for each in shown
+        ),
     )
     total = sum(state.bytes for state in states)
-    yield (
+    typer.echo(
         f"{messages_in(states):,} messages, {total:,} bytes, "
         f"{partitions_text(len(states), len(shown))}"
     )
 
 
-def _tier_lines(tiers: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each tier, over all partitions; none if all pages are in the hot tier."""
+def _print_tiers(tiers: list[dict[str, Any]]) -> None:
+    """Print a line for each tier, over all partitions; none if all pages are in the hot tier."""
     if all(state["tier"] == "hot" for state in tiers):
         return
     for tier in ("hot", "remote"):
@@ -362,7 +368,7 @@ def _tier_lines(tiers: list[dict[str, Any]]) -> Iterator[str]:
         rows, pages, size = (
             sum(state[key] for state in found) for key in ("rows", "pages", "bytes")
         )
-        yield f"{tier} tier: {rows:,} messages in {pages:,} pages, {size:,} bytes"
+        typer.echo(f"{tier} tier: {rows:,} messages in {pages:,} pages, {size:,} bytes")
 
 
 def _key_text(topic: Topic) -> str:
