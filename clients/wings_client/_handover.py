@@ -6,7 +6,7 @@ what that guards.
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from wings_core.times import Deadline
@@ -129,3 +129,51 @@ class Handover(Generic[T]):
     @property
     def _ended(self) -> bool:
         return self._closed or self._givers == 0
+
+
+class ReadAhead(Generic[T]):
+    """Reads iterables ahead into a hand-over, on threads.
+
+    Args:
+        sources: Each is iterated by one thread, in order as threads are free.
+        end: Ends all of them; callable from any thread, and does not block.
+        items_max: Most items that were read and not yet taken.
+        readers: How many threads call `read`.
+
+    Attributes:
+        handover: The queue of the items.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[Iterable[T]],
+        end: Callable[[], object],
+        items_max: int,
+        readers: int = 1,
+    ) -> None:
+        self.handover: Handover[T] = Handover(items_max, readers)
+        self._sources = iter(sources)
+        self._next = threading.Lock()
+        self._end = end
+
+    def read(self) -> None:
+        """Read until no source is left; an error is raised where the items are taken."""
+        try:
+            while (source := self._next_source()) is not None:
+                for item in source:
+                    self.handover.put(item)
+        except HandoverClosed:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised by `take`.
+            self.handover.fail(error)
+        finally:
+            self.handover.done()
+
+    def cancel(self) -> None:
+        """End the sources; does not block."""
+        self.handover.close()
+        self._end()
+
+    def _next_source(self) -> Iterable[T] | None:
+        with self._next:
+            return next(self._sources, None)

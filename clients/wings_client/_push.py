@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from wings_client._batches import Data
 from wings_client._messages import TimeValue
-from wings_client._model import PartitionValue, PushResult, Topic
+from wings_client._model import PushResult, Topic
 from wings_client._producer import Producer
 from wings_client._progress import counted, in_notebook, rows_known
 from wings_client._transport import Transport
@@ -64,62 +64,39 @@ def push(
     topic: Topic,
     data: Data,
     *,
-    partition: PartitionValue,
-    timestamp: TimeValue | None,
-    expected_offset: int | None,
-    **window: Any,
-) -> PushResult:
-    """Push and wait until everything is durable; see `Client.push`."""
-    about = {"messaging.destination.name": topic.name}
-    with tracing.client_span("push", about, "producer"):
-        return _push(
-            transport,
-            identities,
-            topic,
-            data,
-            timestamp=timestamp,
-            expected_offset=expected_offset,
-            partition=partition,
-            **window,
-        )
-
-
-def _push(
-    transport: Transport,
-    identities: Identities,
-    topic: Topic,
-    data: Data,
-    *,
     timestamp: TimeValue | None,
     expected_offset: int | None,
     **options: Any,
 ) -> PushResult:
-    identity = identities.take(topic.uuid)
-    producer = Producer(
-        transport,
-        topic,
-        producer_id=identity.producer_id,
-        sequence=identity.sequence,
-        **options,
-    )
-    transport.add_stream(producer)
-    try:
-        with producer:
-            if in_notebook():
-                data = counted(producer.batches(data), f"push to {topic.id}", rows_known(data))
-            sent = producer.send(data, timestamp=timestamp, expected_offset=expected_offset)
-            try:
-                committed = sent.result()
-            except WingsError:
-                raise
-            except BaseException:  # Of a signal's handler, which ends the wait.
-                producer.cancel()
-                raise
-    except WingsError as error:
-        # Complete only now that every batch has a response.
-        error.facts.update(
-            rows_committed=producer.rows_committed, batches_committed=producer.batches_committed
+    """Push and wait until everything is durable; see `Client.push`."""
+    about = {"messaging.destination.name": topic.name}
+    with tracing.client_span("push", about, "producer"):
+        identity = identities.take(topic.uuid)
+        producer = Producer(
+            transport,
+            topic,
+            producer_id=identity.producer_id,
+            sequence=identity.sequence,
+            **options,
         )
-        raise
-    identities.release(topic.uuid, Identity(identity.producer_id, committed.next_sequence))
-    return PushResult(committed.committed, committed.rows, committed.batches)
+        transport.add_stream(producer)
+        try:
+            with producer:
+                if in_notebook():
+                    data = counted(producer.batches(data), f"push to {topic.id}", rows_known(data))
+                sent = producer.send(data, timestamp=timestamp, expected_offset=expected_offset)
+                try:
+                    committed = sent.result()
+                except WingsError:
+                    raise
+                except BaseException:  # Of a signal's handler, which ends the wait.
+                    producer.cancel()
+                    raise
+        except WingsError as error:
+            # Complete only now that every batch has a response.
+            error.facts.update(
+                rows_committed=producer.rows_committed, batches_committed=producer.batches_committed
+            )
+            raise
+        identities.release(topic.uuid, Identity(identity.producer_id, committed.next_sequence))
+        return PushResult(committed.committed, committed.rows, committed.batches)

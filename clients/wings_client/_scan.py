@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple, cast
 
 from wings_client._chunks import Chunks
-from wings_client._handover import Handover, HandoverClosed
+from wings_client._handover import ReadAhead
 from wings_client._progress import counted, in_notebook
 from wings_client._read_options import entries_of
 from wings_client._transport import Transport
@@ -32,7 +32,7 @@ BATCHES_WAITING_PER_STREAM = 2
 """Batches that a parallel scan has read and not yet delivered, for each of its streams."""
 
 
-class Part(NamedTuple):
+class ScanPart(NamedTuple):
     """A range of one partition or of each of many, and the nodes that serve it."""
 
     ticket: ScanTicket
@@ -62,7 +62,9 @@ def scan(transport: Transport, command: InfoCommand, parallel: int) -> RecordBat
     return RecordBatchReader.from_batches(schema, batches)
 
 
-def ranges(transport: Transport, command: InfoCommand, parallel: int) -> tuple[Schema, list[Part]]:
+def ranges(
+    transport: Transport, command: InfoCommand, parallel: int
+) -> tuple[Schema, list[ScanPart]]:
     """Return the ranges of `plan`, cut so that `parallel` streams have work.
 
     With `partitions`, each is of many partitions.
@@ -79,7 +81,7 @@ def ranges(transport: Transport, command: InfoCommand, parallel: int) -> tuple[S
     return schema, [cut for part in parts for cut in _cut(part, parallel, len(parts))]
 
 
-def plan(transport: Transport, command: InfoCommand) -> tuple[Schema, list[Part]]:
+def plan(transport: Transport, command: InfoCommand) -> tuple[Schema, list[ScanPart]]:
     """Return the parts that make up a range of one partition or of many, their ends fixed.
 
     Returns:
@@ -88,16 +90,16 @@ def plan(transport: Transport, command: InfoCommand) -> tuple[Schema, list[Part]
     """
     info = transport.info(command)
     clamps = command.begin == "earliest"
-    parts: list[Part] = []
+    parts: list[ScanPart] = []
     for endpoint in info.endpoints:
         ticket = parse_ticket(endpoint.ticket.ticket)
         if isinstance(ticket, ScanTicket):
             locations = tuple(each.uri.decode() for each in endpoint.locations)
-            parts.append(Part(ticket, locations, clamps))
+            parts.append(ScanPart(ticket, locations, clamps))
     return cast("Schema", info.schema), parts
 
 
-def _only_partition(parts: list[Part]) -> Part | None:
+def _only_partition(parts: list[ScanPart]) -> ScanPart | None:
     """Return the parts of a topic without a key as one, of its partition; None: it has a key."""
     entries = [entry for part in parts for entry in entries_of(part.ticket)]
     if not entries or any(entry.partition is not None for entry in entries):
@@ -112,7 +114,7 @@ def _only_partition(parts: list[Part]) -> Part | None:
     return parts[0]._replace(ticket=ticket)
 
 
-def _rows(part: Part) -> int:
+def _rows(part: ScanPart) -> int:
     """Return how many rows the range of a part has, those that retention takes included."""
     return sum(
         each.end_offset - each.offset
@@ -121,7 +123,7 @@ def _rows(part: Part) -> int:
     )
 
 
-def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:
+def _cut(part: ScanPart, parallel: int, parts_planned: int) -> Iterator[ScanPart]:
     """Cut a range, so that `parallel` streams have work where there are fewer ranges.
 
     Each cut is read from another node first, where there are several.
@@ -143,32 +145,30 @@ def _cut(part: Part, parallel: int, parts_planned: int) -> Iterator[Part]:
         )
 
 
-def _one_by_one(transport: Transport, parts: list[Part]) -> Generator[RecordBatch]:
+def _one_by_one(transport: Transport, parts: list[ScanPart]) -> Generator[RecordBatch]:
     for part in parts:
         for chunk in part.read(transport):
             yield chunk.batch
 
 
-class ParallelScan:
+class ParallelScan(ReadAhead[RecordBatch]):
     """Reads several ranges at once, each stream on a thread.
 
     Args:
         transport: To the server.
         parts: The ranges.
         parallel: How many threads.
-
-    Attributes:
-        handover: The queue of the batches that were read.
     """
 
-    def __init__(self, transport: Transport, parts: list[Part], parallel: int) -> None:
-        self.handover: Handover[RecordBatch] = Handover(
-            parallel * BATCHES_WAITING_PER_STREAM, parallel
-        )
+    def __init__(self, transport: Transport, parts: list[ScanPart], parallel: int) -> None:
         self._transport = transport
         self._streams = [part.read(transport) for part in parts]
-        self._lock = threading.Lock()
-        self._waiting = iter(self._streams)
+        super().__init__(
+            ((chunk.batch for chunk in chunks) for chunks in self._streams),
+            self._end_streams,
+            parallel * BATCHES_WAITING_PER_STREAM,
+            parallel,
+        )
         self._threads = [
             threading.Thread(target=self.read, name=f"wings-scan-{index}", daemon=True)
             for index in range(parallel)
@@ -188,31 +188,15 @@ class ParallelScan:
             for thread in self._threads[:started]:
                 thread.join(JOIN_SECONDS)
 
+    def cancel(self) -> None:
+        """End all streams; does not block."""
+        if not self._transport.is_inherited:
+            super().cancel()
+
     def _take(self) -> RecordBatch | None:
         self._transport.check_process()
         return self.handover.take()
 
-    def cancel(self) -> None:
-        """End all streams; does not block."""
-        if self._transport.is_inherited:
-            return
-        self.handover.close()
+    def _end_streams(self) -> None:
         for chunks in self._streams:
             chunks.cancel()
-
-    def read(self) -> None:
-        """Read ranges until none is left; called on `parallel` threads."""
-        try:
-            while (chunks := self._next_stream()) is not None:
-                for chunk in chunks:
-                    self.handover.put(chunk.batch)
-        except HandoverClosed:
-            return
-        except BaseException as error:  # noqa: BLE001 - raised where the scan is read.
-            self.handover.fail(error)
-        finally:
-            self.handover.done()
-
-    def _next_stream(self) -> Chunks | None:
-        with self._lock:
-            return next(self._waiting, None)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from wings_client._chunks import Chunks
 from wings_client._errors import client_closed
-from wings_client._scan import Part
+from wings_client._scan import ScanPart
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, Schema
 from wings_client.cold import open_cold_file, paths_of
@@ -22,7 +22,7 @@ Span = tuple[int, int]
 """Offsets, the end exclusive."""
 
 
-class Ranges:
+class UnreadRanges:
     """Offsets of each partition that is still to be read; for one thread.
 
     Args:
@@ -67,7 +67,7 @@ class SnapshotRead:
         self,
         transport: Transport,
         schema: Schema,
-        parts: list[Part],
+        parts: list[ScanPart],
         topic_uuid: str,
         table: Any,
     ) -> None:
@@ -77,7 +77,7 @@ class SnapshotRead:
         self._parts = parts
         self._uuid = topic_uuid
         self._table = table
-        self._left = Ranges(dict(_spans(parts)))
+        self._left = UnreadRanges(dict(_spans(parts)))
         self._stream: Chunks | None = None
         self._is_cancelled = False
 
@@ -136,7 +136,7 @@ class SnapshotRead:
                 for chunk in self._stream:
                     yield chunk.batch
 
-    def _rest(self, part: Part) -> Iterator[Part]:
+    def _rest(self, part: ScanPart) -> Iterator[ScanPart]:
         """Yield parts that read what is left: a ticket has one range of each partition."""
         ticket = part.ticket
         if ticket.partitions is None:
@@ -162,7 +162,7 @@ class SnapshotRead:
             raise client_closed(self._transport.endpoint)
 
 
-def _spans(parts: list[Part]) -> Iterator[tuple[Partition, list[Span]]]:
+def _spans(parts: list[ScanPart]) -> Iterator[tuple[Partition, list[Span]]]:
     for part in parts:
         ticket = part.ticket
         entries = ticket.partitions

@@ -11,7 +11,6 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from wings_client._errors import call_errors, client_closed, typed_error
-from wings_client._handover import Handover, HandoverClosed
 from wings_client._interrupt import interruptible
 from wings_client._messages import build
 from wings_client._pandas import frame_table, is_pandas
@@ -32,10 +31,6 @@ TABLES_BYTES_MAX = 3 << 20
 
 SECONDS_MAX = 86_400.0
 """How long a statement without a timeout may take here; the server's bound is shorter."""
-
-
-BATCHES_WAITING_MAX = 2
-"""Batches that were read and not yet delivered, where a thread reads."""
 
 
 class SqlRead:
@@ -107,35 +102,6 @@ class RowsRead(Protocol):
 
     def cancel(self) -> None:
         """End the read; from any thread."""
-
-
-class SqlRows:
-    """The rows of a statement or a snapshot, read by a thread.
-
-    Attributes:
-        handover: The queue of the batches that were read.
-    """
-
-    def __init__(self, read: RowsRead) -> None:
-        self.handover: Handover[RecordBatch] = Handover(BATCHES_WAITING_MAX, 1)
-        self._read = read
-
-    def read(self) -> None:
-        """Read until the end."""
-        try:
-            for batch in self._read.batches():
-                self.handover.put(batch)
-        except HandoverClosed:
-            return
-        except BaseException as error:  # noqa: BLE001 - raised where the rows are taken.
-            self.handover.fail(error)
-        finally:
-            self.handover.done()
-
-    def cancel(self) -> None:
-        """End the statement; does not block."""
-        self.handover.close()
-        self._read.cancel()
 
 
 def ticket_of(

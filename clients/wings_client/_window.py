@@ -53,7 +53,7 @@ _MESSAGE_BYTES = 256
 """About what Flight's and gRPC's framing add to a message of Arrow's."""
 
 
-class Ranges:
+class JoinedRanges:
     """Committed ranges; those of a partition that follow on each other are joined."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Send:
     """Error that its batches failed with."""
     ranges: Sequence[CommittedRange] = ()
     """Ranges of the first batch, until there is another."""
-    joined: Ranges | None = None
+    joined: JoinedRanges | None = None
     """Ranges of all batches, where they are of several batches."""
     rows: int = 0
     """Committed."""
@@ -108,7 +108,7 @@ class Send:
             self.ranges = ranges
         else:
             if self.joined is None:
-                self.joined = Ranges()
+                self.joined = JoinedRanges()
                 self.joined.add(self.ranges)
             self.joined.add(ranges)
         self.rows += rows

@@ -17,7 +17,7 @@ from property_examples import examples
 
 import wings_client
 from wings_client import Client
-from wings_client._snapshot import Ranges
+from wings_client._snapshot import UnreadRanges
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.limits import Limits
 from wings_core.partitions import Partition
@@ -256,7 +256,7 @@ TestSnapshots.settings = settings(
 
 def test_ranges_know_what_is_left() -> None:
     one, other = Partition("1"), Partition("2")
-    ranges = Ranges({one: [(0, 10)], other: [(5, 6)]})
+    ranges = UnreadRanges({one: [(0, 10)], other: [(5, 6)]})
     ranges.take(one, 3, 5)
     ranges.take(one, 8, 20)
     assert ranges.of(one) == [(0, 3), (5, 8)]

@@ -37,7 +37,7 @@ from wings_client._read_options import (
 )
 from wings_client._reads import scan_command
 from wings_client._retry import Retry
-from wings_client._scan import Part, ranges
+from wings_client._scan import ScanPart, ranges
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._transport import Transport
@@ -277,7 +277,7 @@ class AsyncClient:
             WingsError: Also while the scan is iterated.
         """
 
-        def fixed() -> tuple[Schema, list[Part]]:
+        def fixed() -> tuple[Schema, list[ScanPart]]:
             is_planned = not options.get("system_columns")
             many = which(self.sync, topic, partition, partitions, is_planned=is_planned)
             command = scan_command(topic, place(partition, many, offset), end_offset, **options)

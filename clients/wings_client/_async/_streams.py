@@ -2,16 +2,16 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Generic, Protocol, Self, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, Self, TypeVar
 
 from wings_client._async._pool import WorkerPool
 from wings_client._chunks import Chunks, chunk_of
 from wings_client._follow import Following
-from wings_client._handover import Handover, HandoverClosed
+from wings_client._handover import Handover, ReadAhead
 from wings_client._model import Chunk, RangesBatch
-from wings_client._scan import ParallelScan, Part
-from wings_client._sql import RowsRead, SqlRows
+from wings_client._scan import ParallelScan, ScanPart
+from wings_client._sql import RowsRead
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
 from wings_client.arrow import RecordBatch, Schema, Table
@@ -21,8 +21,8 @@ from wings_core.partitions import JsonScalar
 
 T = TypeVar("T")
 
-CHUNKS_WAITING_MAX = 2
-"""Chunks that a follow has read and not yet delivered."""
+ITEMS_WAITING_MAX = 2
+"""Items of one stream that were read and not yet delivered."""
 
 
 class Taker(Generic[T]):
@@ -47,20 +47,6 @@ class Taker(Generic[T]):
                 left -= took
 
 
-class Readers(Protocol[T]):
-    """A reader of streams that runs on threads."""
-
-    handover: Handover[T]
-
-    def read(self) -> None:
-        """Read until the end; called on each of its threads."""
-        ...
-
-    def cancel(self) -> None:
-        """End the streams; does not block."""
-        ...
-
-
 class AsyncStream(AsyncIterator[T]):
     """Items of a stream, as they come. One task iterates.
 
@@ -76,7 +62,7 @@ class AsyncStream(AsyncIterator[T]):
         self._closed = False
 
     @abstractmethod
-    async def _open(self) -> Readers[Any] | None:
+    async def _open(self) -> ReadAhead[Any] | None:
         """Return the reader, its workers acquired; None where there is nothing to read."""
 
     def _readers(self) -> int:
@@ -139,36 +125,6 @@ class AsyncStream(AsyncIterator[T]):
             self._cancel()
 
 
-class _ChunkReader(Generic[T]):
-    """Reads the chunks of one stream ahead.
-
-    Args:
-        chunks: Blocks while there is none.
-        end: Ends `chunks`; callable from any thread.
-    """
-
-    def __init__(self, chunks: Iterable[T], end: Callable[[], None]) -> None:
-        self.handover: Handover[T] = Handover(CHUNKS_WAITING_MAX, givers=1)
-        self._chunks = chunks
-        self._end = end
-
-    def read(self) -> None:
-        try:
-            for chunk in self._chunks:
-                self.handover.put(chunk)
-        except HandoverClosed:
-            return
-        except BaseException as error:  # noqa: BLE001 - raised where the stream is iterated.
-            self.handover.fail(error)
-        finally:
-            self.handover.done()
-            self._end()
-
-    def cancel(self) -> None:
-        self.handover.close()
-        self._end()
-
-
 class _AsyncFollowing(AsyncStream[T]):
     """A follow, whose batches are read ahead; yields them in the form of its kind."""
 
@@ -181,9 +137,9 @@ class _AsyncFollowing(AsyncStream[T]):
         self._reached.update(reached(taken.ranges))
         return self._follow.item(taken)
 
-    async def _open(self) -> Readers[RangesBatch]:
+    async def _open(self) -> ReadAhead[RangesBatch]:
         await self._pool.acquire()
-        return _ChunkReader(self._follow.chunks, self._follow.close)
+        return ReadAhead([self._follow.chunks], self._follow.close, ITEMS_WAITING_MAX)
 
 
 class AsyncFollow(_AsyncFollowing[Chunk]):
@@ -227,13 +183,25 @@ class AsyncChunks(AsyncStream[Chunk]):
         self._transport = transport
         self._ticket = ticket
 
-    async def _open(self) -> Readers[Chunk]:
+    async def _open(self) -> ReadAhead[Chunk]:
         await self._pool.acquire()
         chunks = Chunks(self._transport, self._ticket)
-        return _ChunkReader(map(chunk_of, chunks), chunks.cancel)
+        return ReadAhead([map(chunk_of, chunks)], chunks.cancel, ITEMS_WAITING_MAX)
 
 
-class AsyncSql(AsyncStream[RecordBatch]):
+class _AsyncRows(AsyncStream[RecordBatch]):
+    """Batches of one schema."""
+
+    def __init__(self, pool: WorkerPool, name: str, schema: Schema) -> None:
+        super().__init__(pool, name)
+        self.schema = schema
+
+    async def read_all(self) -> Table:
+        """Return all batches not yet delivered as one table, without a copy."""
+        return Table.from_batches([batch async for batch in self], self.schema)
+
+
+class AsyncSql(_AsyncRows):
     """The rows of a statement; made by `AsyncClient.sql`.
 
     Attributes:
@@ -241,18 +209,12 @@ class AsyncSql(AsyncStream[RecordBatch]):
     """
 
     def __init__(self, pool: WorkerPool, read: RowsRead) -> None:
-        super().__init__(pool, "wings-sql")
-        self.schema = read.schema
+        super().__init__(pool, "wings-sql", read.schema)
         self._read = read
 
-    async def read_all(self) -> Table:
-        """Return all batches not yet delivered as one table, without a copy."""
-        batches = [batch async for batch in self]
-        return Table.from_batches(batches, self.schema)
-
-    async def _open(self) -> Readers[RecordBatch] | None:
+    async def _open(self) -> ReadAhead[RecordBatch] | None:
         await self._pool.acquire()
-        return SqlRows(self._read)
+        return ReadAhead([self._read.batches()], self._read.cancel, ITEMS_WAITING_MAX)
 
     def _end(self) -> None:
         super()._end()
@@ -267,7 +229,7 @@ class AsyncSnapshot(AsyncSql):
     """
 
 
-class AsyncScan(AsyncStream[RecordBatch]):
+class AsyncScan(_AsyncRows):
     """The batches of a range that was fixed by the call; made by `AsyncClient.scan`.
 
     Attributes:
@@ -279,24 +241,18 @@ class AsyncScan(AsyncStream[RecordBatch]):
         pool: WorkerPool,
         transport: Transport,
         schema: Schema,
-        parts: list[Part],
+        parts: list[ScanPart],
         parallel: int,
     ) -> None:
-        super().__init__(pool, "wings-scan")
-        self.schema = schema
+        super().__init__(pool, "wings-scan", schema)
         self._transport = transport
         self._parts = parts
         self._parallel = min(parallel, len(parts))
 
-    async def read_all(self) -> Table:
-        """Return all batches not yet delivered as one table, without a copy."""
-        batches = [batch async for batch in self]
-        return Table.from_batches(batches, self.schema)
-
     def _readers(self) -> int:
         return self._parallel
 
-    async def _open(self) -> Readers[RecordBatch] | None:
+    async def _open(self) -> ReadAhead[RecordBatch] | None:
         if not self._parts:
             return None
         await self._pool.acquire()

@@ -20,7 +20,7 @@ from wings_client._transport import Transport
 from wings_client.gather._end import GatherEnd, GatherReason, SourceState
 from wings_client.gather._request import ManyReply, Reply, Request
 from wings_client.gather._rules import EMPTY, Rules
-from wings_client.gather._sources import Source, Sources
+from wings_client.gather._sources import GatherSource, Sources
 from wings_core.contracts.chunks import reached
 from wings_core.errors import Unavailable, WingsError
 
@@ -49,7 +49,7 @@ class Step(NamedTuple):
     """To deliver."""
     reason: GatherReason | None
     """The reason that the gather ends with after it, if any."""
-    source: Source | None
+    source: GatherSource | None
     """Source of the reply."""
 
 
@@ -85,7 +85,7 @@ class Engine:
         self._asleep = False
         """Whether the reader found nothing, and waits to be notified."""
         self._listener: Callable[[], None] | None = None
-        self._arrived: deque[tuple[Source, Reply]] = deque()
+        self._arrived: deque[tuple[GatherSource, Reply]] = deque()
         self._takes = True
         """Whether replies are accepted: not after the end, nor an error that will end it."""
         sentinel = rules.sentinel
@@ -234,7 +234,7 @@ class Engine:
             raise
         return step if goes_on or step.reason else step._replace(reason=GatherReason.SENTINEL)
 
-    def _judged(self, arrived: deque[tuple[Source, Reply]]) -> Step:
+    def _judged(self, arrived: deque[tuple[GatherSource, Reply]]) -> Step:
         """Remove the oldest reply that arrived."""
         source, reply = arrived[0]
         end_offset = reply.end_offset
@@ -260,7 +260,7 @@ class Engine:
         is_last = self._replies == self._rules.max_messages
         return Step(reply, GatherReason.MAX_MESSAGES if is_last else None, source)
 
-    def _uncount(self, source: Source | None, reply: Reply) -> None:
+    def _uncount(self, source: GatherSource | None, reply: Reply) -> None:
         """Count a reply as not delivered, unless the gather has ended since."""
         assert source is not None
         with self._lock:
@@ -340,7 +340,7 @@ class Engine:
 
     # The threads of the sources.
 
-    def _put(self, source: Source, reply: Reply) -> bool:
+    def _put(self, source: GatherSource, reply: Reply) -> bool:
         with self._lock:
             while self._takes and len(self._arrived) >= REPLIES_WAITING_MAX:
                 self._room.wait(ROOM_SECONDS)
@@ -351,7 +351,7 @@ class Engine:
             self._notify()
             return True
 
-    def _source_opened(self, source: Source) -> None:
+    def _source_opened(self, source: GatherSource) -> None:
         with self._lock:
             if not self._answering:
                 self._answering = True
@@ -359,7 +359,7 @@ class Engine:
                     self._take_no_more()
                     self._notify()
 
-    def _source_ended(self, source: Source, error: WingsError | None) -> None:
+    def _source_ended(self, source: GatherSource, error: WingsError | None) -> None:
         with self._lock:
             source.ended = True
             source.error = error

@@ -47,7 +47,7 @@ the caller spends with a reply."""
 
 
 @dataclass(slots=True)
-class Source:
+class GatherSource:
     """One source; the gather's lock guards it."""
 
     index: int
@@ -100,7 +100,7 @@ class SourceStream:
         transport: To its server.
     """
 
-    def __init__(self, source: Source, transport: Transport) -> None:
+    def __init__(self, source: GatherSource, transport: Transport) -> None:
         self.source = source
         self.reading = Reading(transport)
         self._transport = transport
@@ -198,9 +198,9 @@ class Sources:
         seconds: float,
         *,
         left: Callable[[], float],
-        put: Callable[[Source, Reply], bool],
-        end: Callable[[Source, WingsError | None], None],
-        opened: Callable[[Source], None],
+        put: Callable[[GatherSource, Reply], bool],
+        end: Callable[[GatherSource, WingsError | None], None],
+        opened: Callable[[GatherSource], None],
         finished: Callable[[], None],
     ) -> None:
         self._transports = transports
@@ -216,10 +216,10 @@ class Sources:
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)
         """Notified when a stream is open, or all were cancelled."""
-        self._sent: list[Source] = []
+        self._sent: list[GatherSource] = []
         """In the order of the requests: a source is made when its request is sent."""
         self._unsent = len(requests)
-        self._again: deque[Source] = deque()
+        self._again: deque[GatherSource] = deque()
         """Sources to be sent again."""
         self._streams: set[SourceStream] = set()
         """Streams that are open, or soon will be."""
@@ -230,7 +230,7 @@ class Sources:
         """Threads whose stream is open."""
 
     @property
-    def sent(self) -> list[Source]:
+    def sent(self) -> list[GatherSource]:
         """The sources whose requests were sent, in the order of the requests."""
         return list(self._sent)  # Atomic without the lock: the engine's is held.
 
@@ -297,7 +297,7 @@ class Sources:
             if last:
                 self._finished()
 
-    def _next(self) -> Source | None:
+    def _next(self) -> GatherSource | None:
         """Return the next source to read; None if there is none."""
         with self._lock:
             source = self._next_unsent()
@@ -305,7 +305,7 @@ class Sources:
                 source = self._again.popleft()
             return source
 
-    def _next_unsent(self) -> Source | None:
+    def _next_unsent(self) -> GatherSource | None:
         """Return the source of the next request; None if all are sent, or after `cancel`."""
         index = len(self._sent)
         if index == len(self._requests):
@@ -317,16 +317,16 @@ class Sources:
         self._sent.append(source)
         return source
 
-    def _made(self, index: int) -> Source:
+    def _made(self, index: int) -> GatherSource:
         request = self._requests[index]
-        return Source(
+        return GatherSource(
             index,
             request,
             self._deadline if request.timeout is None else Deadline.after(request.timeout),
             request.offset if isinstance(request.offset, int) else None,
         )
 
-    def _read(self, source: Source) -> bool:
+    def _read(self, source: GatherSource) -> bool:
         """Read a source's stream to its end; returns whether to read it again later."""
         stream = SourceStream(source, self._transports[source.request.endpoint])
         with self._lock:
@@ -362,13 +362,13 @@ class Sources:
             self._reading += opened
             self._moved.notify()
 
-    def _ticket(self, source: Source) -> bytes:
+    def _ticket(self, source: GatherSource) -> bytes:
         """Return the ticket of a source's next stream."""
         request = source.request
         offset = source.read_offset if request.partitions is None else source.read_offsets or None
         return request.to_ticket(self._wait(source), offset, source.arrived_rows)
 
-    def _failed(self, source: Source, stream: SourceStream, error: BaseException) -> bool:
+    def _failed(self, source: GatherSource, stream: SourceStream, error: BaseException) -> bool:
         """End a source whose stream failed; returns True if it is to be read again instead."""
         if self._cancelled:  # The gather ended it.
             return False
@@ -387,13 +387,13 @@ class Sources:
             self._end(source, typed_error(as_error, endpoint))
         return False
 
-    def _has_another_node(self, source: Source, error: WingsError) -> bool:
+    def _has_another_node(self, source: GatherSource, error: WingsError) -> bool:
         """Return whether a source that failed is to be resumed at another node."""
         source.failures += 1
         nodes = len(self._transports[source.request.endpoint].addresses.all)
         return source.failures < nodes and is_passing(error, repeatable=True)
 
-    def _wait(self, source: Source) -> float:
+    def _wait(self, source: GatherSource) -> float:
         """Return how many seconds the server may wait."""
         if source.has_enough:
             return 0.0
@@ -401,7 +401,7 @@ class Sources:
         assert remaining is not None
         return min(SLICE_SECONDS, remaining) if self._sliced else remaining
 
-    def _is_over(self, source: Source) -> bool:
+    def _is_over(self, source: GatherSource) -> bool:
         """Return whether a source's time is over, or its fetch is complete."""
         if source.stream_end != "deadline" or source.has_enough:
             return True
@@ -413,7 +413,7 @@ class Sources:
         return left <= 0
 
 
-def _skips(source: Source, error: WingsError) -> bool:
+def _skips(source: GatherSource, error: WingsError) -> bool:
     """Move a source that is read from `"earliest"` behind what retention took; tell if it moved."""
     request = source.request
     if not isinstance(error, OffsetOutOfRange) or request.offset != "earliest":

@@ -10,7 +10,7 @@ import pytest
 
 from wings_client._cancellation import Cancellation
 from wings_client._model import Committed, CommittedRange
-from wings_client._window import Entry, Ranges, Send, Window
+from wings_client._window import Entry, JoinedRanges, Send, Window
 from wings_core.errors import (
     InvalidArgument,
     OffsetMismatch,
@@ -373,7 +373,7 @@ def test_a_closed_window_takes_nothing_and_keeps_what_it_has() -> None:
 
 
 def test_ranges_are_joined_by_partition_where_nothing_lies_between() -> None:
-    ranges = Ranges()
+    ranges = JoinedRanges()
     ranges.add([committed(0, 1, "a"), committed(5, 6, "b")])
     ranges.add([committed(2, 3, "a"), committed(9, 9, "b")])
     ranges.add([committed(0, 0, 1), committed(0, 0, "a")])
@@ -387,7 +387,7 @@ def test_ranges_are_joined_by_partition_where_nothing_lies_between() -> None:
 
 
 def test_the_partitions_true_and_1_are_two() -> None:
-    ranges = Ranges()
+    ranges = JoinedRanges()
     ranges.add([committed(0, 0, True)])
     ranges.add([committed(1, 1, 1)])
     assert len(ranges.joined()) == 2
