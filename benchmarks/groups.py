@@ -23,7 +23,7 @@ from wings_core.consumer_groups.assignment import TopicSlots
 from wings_core.consumer_groups.coordinator import GroupCoordinator
 from wings_core.consumer_groups.group import Heartbeat
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.slots import EVERY_SLOT
+from wings_core.slots import first_slots
 from wings_server.testing import ServerProcess, server_process
 
 PARTITIONS = 300
@@ -257,7 +257,7 @@ def _idle() -> Row:
             metadata.consumer_groups,
             metadata.maintenance,
             "node",
-            lambda uuids: dict.fromkeys(uuids, TopicSlots(EVERY_SLOT, EVERY_SLOT)),
+            lambda uuids: dict.fromkeys(uuids, TopicSlots(first_slots(SLOTS), first_slots(SLOTS))),
         )
         said: dict[tuple[str, str], Heartbeat] = {}
         names = list(product(map(str, range(GROUPS)), map(str, range(MEMBERS_EACH))))
