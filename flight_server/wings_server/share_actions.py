@@ -18,7 +18,7 @@ from wings_core.contracts.share import (
     describe_members,
     describe_results,
 )
-from wings_core.errors import InvalidArgument, InvalidRecordState, WingsError
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.log import Log
 from wings_core.model import ShareGroup
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
@@ -26,7 +26,7 @@ from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.model import Acknowledgement, AcknowledgementResult, Acquired, AcquireRequest
+from wings_core.share.model import Acknowledgement, AcquireRequest, Leased
 from wings_core.share.progress import oldest_unfinished
 from wings_server.action import Actions, Json
 
@@ -139,7 +139,7 @@ class Settled(NamedTuple):
     errors: list[WingsError | None]
     """Error of each entry, or None."""
     done: list[Acknowledgement]
-    """Acknowledgements that succeeded; acceptances of neighbours are one."""
+    """Acknowledgements that succeeded."""
 
 
 def settle_entries(
@@ -147,112 +147,29 @@ def settle_entries(
     group: ShareGroup,
     requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
     acquires: Sequence[AcquireRequest],
-) -> tuple[list[Settled], list[Acquired | WingsError]]:
-    """Acknowledge messages as by `acknowledge_entries`, and acquire others meanwhile.
-
-    Acceptances of neighbours are carried out as one. All that a request asks of a partition is done
-    or none, so nothing but the words of a refusal tells of it.
-    """
-    if not requests:
-        return [], coordinator.settle(group, (), acquires)[1]
-    asked = [_Asked(group, *request, runs_of(request[1])) for request in requests]
-    all_results, acquired = coordinator.settle(group, [each.possible for each in asked], acquires)
-    for each, results in zip(asked, all_results, strict=True):
-        each.learn(results)
-    refused = [(each, again) for each in asked if (again := each.refused_runs())]
-    if refused:
-        # Nothing was done of them: looked at one by one, the refusal tells of the message.
-        alone = [_Asked(group, each.member, each.entries, again) for each, again in refused]
-        try:
-            all_results = coordinator.settle(group, [each.possible for each in alone], ())[0]
-        except WingsError:  # As of a group that is deleted meanwhile: the first refusal stands.
-            return [Settled(each.errors, each.done) for each in asked], acquired
-        for (each, _), anew, results in zip(refused, alone, all_results, strict=True):
-            anew.learn(results)
-            for at, _ in anew.runs:
-                each.errors[at] = anew.errors[at]
-            each.done += anew.done
-    return [Settled(each.errors, each.done) for each in asked], acquired
-
-
-class _Asked:
-    """A request on its way to the coordinator, and what comes of it."""
-
-    def __init__(
-        self,
-        group: ShareGroup,
-        member: str,
-        entries: Sequence[AcknowledgementEntry],
-        runs: Sequence[tuple[int, int]],
-    ) -> None:
-        self.member = member
-        self.entries = entries
-        self.errors: list[WingsError | None] = [None] * len(entries)
-        self.done: list[Acknowledgement] = []
-        self.runs: list[tuple[int, int]] = []
-        """The entries that each acknowledgement stands for."""
-        asked: list[Acknowledgement] = []
-        self.possible = (member, asked)
-        self._refused = False
-        for begin, end in runs:
+) -> tuple[list[Settled], list[Leased]]:
+    """Acknowledge messages as by `acknowledge_entries`, and acquire others meanwhile."""
+    key_type = group.topic.key_type
+    asked: list[tuple[str, list[Acknowledgement]]] = []
+    all_errors: list[list[WingsError | None]] = []
+    for member, entries in requests:
+        possible: list[Acknowledgement] = []
+        errors: list[WingsError | None] = []
+        for entry in entries:
             try:
-                asked.append(acknowledgement_of(group, entries[begin], entries[end - 1].last))
-                self.runs.append((begin, end))
+                possible.append(_acknowledgement(entry, partition_of(entry.partition, key_type)))
+                errors.append(None)
             except WingsError as error:
-                self.errors[begin:end] = [error] * (end - begin)
-
-    def learn(self, results: Sequence[AcknowledgementResult]) -> None:
-        """Note the results, of each acknowledgement one."""
-        for (begin, end), result in zip(self.runs, results, strict=True):
-            if result.error is None:
-                self.done.append(result.acknowledgement)
-            else:
-                self.errors[begin:end] = [result.error] * (end - begin)
-                self._refused = self._refused or isinstance(result.error, InvalidRecordState)
-
-    def refused_runs(self) -> list[tuple[int, int]]:
-        """Return each entry of the partitions of which all was to be accepted, and none was.
-
-        Only of partitions where entries were carried out as one.
-        """
-        if not self._refused or len(self.runs) == len(self.entries):
-            return []
-        asked = list(zip(self.runs, self.possible[1], strict=True))
-        others = {each.partition for _, each in asked if each.type != "accept"}
-        refused = {
-            each.partition
-            for (begin, end), each in asked
-            if end - begin > 1 and isinstance(self.errors[begin], InvalidRecordState)
-        }
-        return [
-            (at, at + 1)
-            for (begin, end), each in asked
-            if each.partition in refused - others
-            for at in range(begin, end)
-        ]
-
-
-def runs_of(entries: Sequence[AcknowledgementEntry]) -> list[tuple[int, int]]:
-    """Return where runs of entries begin and end: acceptances of neighbours by one lease are one.
-
-    So a member accepts what it was delivered message by message. All others are by themselves.
-    """
-    runs: list[tuple[int, int]] = []
-    begin = 0
-    for at in range(1, len(entries)):
-        before, entry = entries[at - 1], entries[at]
-        if not (
-            entry.first == before.last + 1
-            and entry.type == before.type == "accept"
-            and entry.lease == before.lease
-            and entry.partition == before.partition
-            and type(entry.partition) is type(before.partition)  # True is 1.
-        ):
-            runs.append((begin, at))
-            begin = at
-    if entries:
-        runs.append((begin, len(entries)))
-    return runs
+                errors.append(error)
+        asked.append((member, possible))
+        all_errors.append(errors)
+    results, acquired = coordinator.settle(group, asked, acquires)
+    settled: list[Settled] = []
+    for (_, possible), errors, found in zip(asked, all_errors, results, strict=True):
+        done = [each for each, error in zip(possible, found, strict=True) if error is None]
+        left = iter(found)
+        settled.append(Settled([error or next(left) for error in errors], done))
+    return settled, acquired
 
 
 @SHARE_ACTIONS.add("share-redrive", Redrive)
@@ -290,21 +207,14 @@ def _described(log: Log, group: ShareGroup) -> dict[str, Any]:
     return describe_group(group, log.shares.coordinator.positions.describe(group))
 
 
-def acknowledgement_of(
-    group: ShareGroup, entry: AcknowledgementEntry, last: int
-) -> Acknowledgement:
-    """Return the acknowledgement that an entry stands for, up to a message.
-
-    Raises:
-        PartitionTypeMismatch: And the other errors of a partition value.
-    """
+def _acknowledgement(entry: AcknowledgementEntry, partition: Partition) -> Acknowledgement:
     return Acknowledgement(
-        partition=partition_of(entry.partition, group.topic.key_type),
-        first=entry.first,
-        last=last,
-        lease=entry.lease,
-        type=entry.type,
-        delay_ms=entry.delay_ms or 0,
-        reason=entry.reason,
-        counts=entry.counts is not False,
+        partition,
+        entry.first,
+        entry.last,
+        entry.lease,
+        entry.type,
+        entry.delay_ms or 0,
+        entry.reason,
+        entry.counts is not False,
     )

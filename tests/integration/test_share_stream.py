@@ -19,11 +19,11 @@ from server_processes import until
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
 from wings_core.errors import Unavailable
-from wings_core.model import ShareGroup
+from wings_core.model import LeasedRange, ShareGroup
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.dead_letters import writer
 from wings_core.share.delivery.stream_holds import StreamHolds
-from wings_core.share.model import Acquired, AcquireRequest
+from wings_core.share.model import AcquireRequest
 from wings_server.flight import share_stream
 from wings_server.flight.share_stream import REQUESTS_WAITING_MAX
 from wings_server.flight.share_writer import ShareWriter
@@ -671,7 +671,7 @@ def test_a_stream_that_pauses_after_a_failure_is_not_called_for_messages(
             failures.append(method)
             raise Unavailable("no majority answered")
 
-    def failing_acquire(self: Coordinator, request: AcquireRequest) -> Acquired:
+    def failing_acquire(self: Coordinator, request: AcquireRequest) -> list[LeasedRange]:
         if request.member == "failing":
             failed.set()
         fail("acquire_now", [request.member])

@@ -69,11 +69,8 @@ class AcquireRequest:
     the reads. None: those whose time is not known yet are left for another request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acquired:
-    """The ranges that `Coordinator.acquire_now` leased."""
-
-    ranges: tuple[LeasedRange, ...]
+Leased = list[LeasedRange] | WingsError
+"""The ranges that a request got, maybe none, or the error for which it got none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +93,6 @@ class Acknowledgement:
     def messages(self) -> int:
         """Number of messages."""
         return self.last - self.first + 1
-
-
-@dataclass(frozen=True, slots=True)
-class AcknowledgementResult:
-    """The outcome of one acknowledgement; `error` is None where it succeeded."""
-
-    acknowledgement: Acknowledgement
-    error: WingsError | None
 
 
 @dataclass(frozen=True, slots=True)

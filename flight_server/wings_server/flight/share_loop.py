@@ -26,13 +26,11 @@ from wings_core.contracts.share_stream import AcknowledgeMessage
 from wings_core.errors import WingsError
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.model import Acquired, AcquireRequest
+from wings_core.share.model import AcquireRequest, Leased
 from wings_server.share_actions import Settled, settle_entries
 
 ROUND_MAX = 256
 """Most streams offered to one round."""
-
-_NOTHING = Acquired(())
 
 _logger = structlog.get_logger("wings.flight")
 
@@ -61,7 +59,7 @@ class LoopStream(Protocol):
         """Return the messages to acquire once the requests are carried out; None: none."""
         ...
 
-    def deliver(self, acquired: Acquired | WingsError) -> None:
+    def deliver(self, acquired: Leased) -> None:
         """Deliver acquired messages as far as there is room; a thread does the rest."""
         ...
 
@@ -172,7 +170,7 @@ class GroupLoop:
         if wanting and self._coordinator.has_ready(self._group):
             acquires = [request for _, request in wanting]
         settled: Sequence[Settled] = ()
-        acquired: Sequence[Acquired | WingsError] = ()
+        acquired: Sequence[Leased] = ()
         try:
             if requests or acquires:
                 settled, acquired = settle_entries(
@@ -190,9 +188,9 @@ class GroupLoop:
             turn.stream.answer(turn.requests, settled[at:end])
             at = end
         without: list[tuple[Turn, AcquireRequest]] = []
-        acquired = acquired or [_NOTHING] * len(wanting)
+        acquired = acquired or [[] for _ in wanting]
         for (turn, request), found in zip(wanting, acquired, strict=True):
-            if turn.requests and isinstance(found, Acquired) and not found.ranges:
+            if turn.requests and found == []:
                 without.append((turn, request))
             else:
                 turn.stream.deliver(found)
@@ -201,7 +199,7 @@ class GroupLoop:
 
     def _acquire_again(self, wanting: Sequence[tuple[Turn, AcquireRequest]]) -> None:
         """Acquire for streams whose acknowledgements in this round filled the window till now."""
-        acquired: Sequence[Acquired | WingsError] = [_NOTHING] * len(wanting)
+        acquired: Sequence[Leased] = [[] for _ in wanting]
         if self._coordinator.has_ready(self._group):
             requests = [request for _, request in wanting]
             try:

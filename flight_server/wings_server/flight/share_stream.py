@@ -43,7 +43,7 @@ from wings_core.model import LeasedRange
 from wings_core.share.coordinator.ready import WaitingMember
 from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_core.share.delivery.stream_holds import StreamHolds, divided, still_held
-from wings_core.share.model import Acknowledgement, Acquired, AcquireRequest
+from wings_core.share.model import Acknowledgement, AcquireRequest, Leased
 from wings_core.share.shares import GroupMoved
 from wings_core.times import Deadline
 from wings_server.flight.share_loop import GroupLoop, Turn
@@ -324,16 +324,16 @@ class ServedStream:
             self._stand_back()
         return None
 
-    def deliver(self, acquired: Acquired | WingsError) -> None:
+    def deliver(self, acquired: Leased) -> None:
         """See `LoopStream.deliver`."""
         if isinstance(acquired, WingsError):
             self._look_further()
             return
-        if not acquired.ranges:
+        if not acquired:
             self._wait_for_messages()
             return
         self._look = True
-        for leased in self._within_room(acquired.ranges):
+        for leased in self._within_room(acquired):
             kept = None
             if not (self._leased or self._writer.outbox):
                 kept = self._shares.kept(self._group, leased)
@@ -451,12 +451,12 @@ class ServedStream:
             # Most often the loop has found nothing just now: it is called from before this look.
             self._watch = self._coordinator.watch(request, self._wake)
             acquired = self._coordinator.acquire_now(request)
-            if acquired.ranges:
+            if acquired:
                 self._stop_watching()
                 # It may have been called for more than it has room for.
                 self._coordinator.wake_another(self._group)
                 self._look = True
-            self._send_all(self._within_room(acquired.ranges))
+            self._send_all(self._within_room(acquired))
             self._release_surplus()
             self._failures = 0
         except WingsError as error:
@@ -528,8 +528,8 @@ class ServedStream:
             self._holds.acknowledged(_released(each), now, now)
         held = self._holds.releases(now)
         try:
-            results = self._coordinator.acknowledge(self._group, self._member, held) if held else []
-            refused = [each.acknowledgement for each in results if each.error is not None]
+            errors = self._coordinator.acknowledge(self._group, self._member, held) if held else []
+            refused = [each for each, error in zip(held, errors, strict=True) if error]
             # Parts of them were acknowledged by calls beside the stream, as clients do at its end.
             known = self._coordinator.held(self._group) if refused else {}
             for each in still_held(refused, known):

@@ -6,7 +6,7 @@ All but the wait runs on a few threads; a waiting call holds none of them.
 """
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
@@ -82,15 +82,15 @@ class AcquirePoll:
 
     def _advance(self) -> bytes | None:
         acquired = self._coordinator.acquire_now(self._request)
-        if acquired.ranges:
-            return self._answer(acquired.ranges)
+        if acquired:
+            return self._answer(acquired)
         return _framed([], EndReason.DEADLINE) if self.deadline.passed else None
 
     def release(self) -> None:
         """Release the messages of a response that cannot be sent."""
         self._coordinator.release_undelivered(self._group, self._delivered)
 
-    def _answer(self, leased: tuple[LeasedRange, ...]) -> bytes:
+    def _answer(self, leased: Sequence[LeasedRange]) -> bytes:
         """Encode as many messages as fit in a response; release the others."""
         texts: list[bytes] = []
         room = self._bytes_max - FRAME_BYTES

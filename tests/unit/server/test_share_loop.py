@@ -18,11 +18,11 @@ from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.delivery.delivery import DeliveredBatch
-from wings_core.share.model import Acknowledgement, AcknowledgementResult, Acquired, AcquireRequest
+from wings_core.share.model import Acknowledgement, AcquireRequest, Leased
 from wings_core.share.shares import GroupMoved
 from wings_server.flight.share_loop import GroupLoop, GroupLoops, Turn
 from wings_server.flight.share_writer import UNREAD_BYTES_MAX, ShareWriter, Unread
-from wings_server.share_actions import Settled, runs_of
+from wings_server.share_actions import Settled
 
 TOPIC = Topic(
     DEFAULT_NAMESPACE.topic("t"), "uuid", pa.schema([("n", pa.int64())]), None, TopicConfig(), 0
@@ -30,8 +30,8 @@ TOPIC = Topic(
 GROUP = ShareGroup("g", "group", TOPIC, ShareConfig())
 ENTRY = AcknowledgementEntry(first=0, last=0, lease="c.1.m", type="accept")
 LEASED = LeasedRange(UNPARTITIONED, 0, 0, "c.1.m", 1, 30_000)
-ACQUIRED = Acquired((LEASED,))
-NOTHING = Acquired(())
+ACQUIRED = [LEASED]
+NOTHING: list[LeasedRange] = []
 ROWS = 100
 
 
@@ -59,7 +59,7 @@ class Coordinated:
         group: ShareGroup,
         requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
         acquires: Sequence[AcquireRequest],
-    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
+    ) -> tuple[list[list[WingsError | None]], list[Leased]]:
         assert group is GROUP
         self.acknowledged.append([member for member, _ in requests])
         self.acquired.append([request.member for request in acquires])
@@ -67,11 +67,10 @@ class Coordinated:
         assert self.go.wait(30)
         if self.error is not None and len(self.acquired) > self.error_from:
             raise self.error
-        results = [
-            [AcknowledgementResult(entry, Unavailable(member)) for entry in entries]
-            for member, entries in requests
+        results: list[list[WingsError | None]] = [
+            [Unavailable(member) for _ in entries] for member, entries in requests
         ]
-        found: list[Acquired | WingsError] = [self.found for _ in acquires]
+        found: list[Leased] = [self.found for _ in acquires]
         return results, found
 
 
@@ -100,7 +99,7 @@ class Stream:
         del requests
         return AcquireRequest(GROUP, self.member, None, 1)
 
-    def deliver(self, acquired: Acquired | WingsError) -> None:
+    def deliver(self, acquired: Leased) -> None:
         self.said.append(acquired)
 
     def leave(self, requests: Sequence[AcknowledgeMessage]) -> None:
@@ -294,24 +293,3 @@ def writer_of(schema: pa.Schema) -> tuple[ShareWriter, list[pa.RecordBatch]]:
     opened = anything(group=GROUP, command=anything(max_messages=1), schema=schema)
     log, metrics = anything(pushed_in=nothing), anything(delivered=nothing)
     return ShareWriter(log, opened, anything(write_with_metadata=write), metrics, None), writes
-
-
-def test_acceptances_of_neighbours_by_one_lease_are_one() -> None:
-    def entry(
-        first: int, last: int, lease: str = "a", kind: Any = "accept", partition: Any = None
-    ) -> AcknowledgementEntry:
-        return AcknowledgementEntry(
-            first=first, last=last, lease=lease, type=kind, partition=partition
-        )
-
-    entries = [
-        *(entry(0, 0), entry(1, 1), entry(2, 5)),
-        *(entry(7, 7), entry(8, 8, "b"), entry(9, 9, "b", "release")),
-        *(entry(10, 10, "b", "release"), entry(11, 11, "b"), entry(12, 13, "b")),
-        *(entry(13, 13, "b"), entry(14, 14, "b", partition="p")),
-        *(entry(15, 15, "b", partition=1), entry(16, 16, "b", partition=True)),
-    ]
-    runs = [(0, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 9), (9, 10), (10, 11), (11, 12), (12, 13)]
-    assert runs_of(entries) == runs
-    assert runs_of(entries[:1]) == [(0, 1)]
-    assert runs_of([]) == []

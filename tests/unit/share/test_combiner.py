@@ -151,6 +151,6 @@ def test_acknowledgements_of_many_partitions_and_requests_share_a_write(
         ],
         (),
     )
-    errors = [[type(result.error) for result in of_request] for of_request in results]
+    errors = [[type(result) for result in of_request] for of_request in results]
     assert errors == [[type(None)] * 2, [InvalidRecordState] * 2, [type(None)]]
     assert len(writes) == 1

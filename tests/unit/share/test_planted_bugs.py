@@ -13,13 +13,14 @@ from wings_core.partitions import Partition
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.groups import Bounds, TrackedPartition
-from wings_core.share.coordinator.lease import Bundle, Leased, Leases
+from wings_core.share.coordinator.lease import Bundle, Leases
 from wings_core.share.coordinator.settle import SettleRequest, Settling
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
     Acknowledgement,
     AcquireRequest,
     ArchivedRange,
+    Leased,
     PendingDeadLetters,
     ShareKey,
 )

@@ -85,7 +85,7 @@ def test_times_are_kept_by_the_process_that_takes_over(
 
     def acquired(group: ShareGroup) -> list[tuple[int, int]]:
         request = AcquireRequest(group, "me", None, 100, times=times)
-        found = coordinator.acquire_now(request).ranges
+        found = coordinator.acquire_now(request)
         for leased in found:
             assert share.acknowledge(group, leased, "accept", coordinator=coordinator) is None
         return [(leased.start_offset, leased.end_offset) for leased in found]

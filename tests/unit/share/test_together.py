@@ -14,7 +14,7 @@ from wings_core.errors import InvalidRecordState, Unavailable, WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.groups import GroupTable
-from wings_core.share.model import Acknowledgement, Acquired, AcquireRequest, ShareKey
+from wings_core.share.model import Acknowledgement, AcquireRequest, ShareKey
 from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.run import Broadcast, Runner
 from wings_core.share.replica.requests import Answers, HoldRequest, ReleaseEntry, ReleaseRequest
@@ -31,8 +31,8 @@ def acquired(
     ]
     found: list[list[LeasedRange]] = []
     for each in share.coordinator.settle(group, (), requests)[1]:
-        assert isinstance(each, Acquired), each
-        found.append(list(each.ranges))
+        assert not isinstance(each, WingsError), each
+        found.append(each)
     return found
 
 
@@ -125,7 +125,7 @@ def test_each_of_those_that_accept_at_once_is_answered_by_itself(share: ShareUnd
         ("two", [entry_of(two, "accept", last=two.start_offset)]),
     ]
     results, _ = share.coordinator.settle(group, requests, ())
-    errors = [[type(result.error) for result in found] for found in results]
+    errors = [[type(error) for error in found] for found in results]
     refused = InvalidRecordState
     assert errors == [[type(None)], [refused], [refused, refused], [type(None)]]
     (state,) = share.coordinator.positions.describe(group)
@@ -152,7 +152,7 @@ def test_a_lease_that_is_lost_at_a_majority_fails_its_own_member_alone(
             for member, leased in zip(MEMBERS, (one, two, three), strict=True)
         ]
         results, _ = share.coordinator.settle(group, requests, ())
-        assert [type(result.error) for (result,) in results] == [
+        assert [type(error) for (error,) in results] == [
             type(None),
             Unavailable,
             type(None),
@@ -172,15 +172,14 @@ def test_messages_that_are_accepted_one_by_one_in_a_request_are_told_of_one_by_o
         return [entry_of(leased, "accept", first=offset, last=offset) for offset in offsets]
 
     def errors(member: str, asked: list[Acknowledgement]) -> list[type[WingsError] | None]:
-        results = share.coordinator.acknowledge(group, member, asked)
-        assert [result.acknowledgement for result in results] == asked
-        return [result.error and type(result.error) for result in results]
+        found = share.coordinator.acknowledge(group, member, asked)
+        return [error and type(error) for error in found]
 
     assert errors("one", singly(one, 0, 1)) == [None] * 2
     again = share.coordinator.acknowledge(group, "one", singly(one, 1, 2))
-    for result in again:  # All or none, and why: 1 is not held any more, 2 is.
-        assert isinstance(result.error, InvalidRecordState)
-        assert (result.error.facts["first"], result.error.facts["last"]) == (1, 1)
+    for error in again:  # All or none, and why: 1 is not held any more, 2 is.
+        assert isinstance(error, InvalidRecordState)
+        assert (error.facts["first"], error.facts["last"]) == (1, 1)
     assert errors("two", singly(two, 3, 4, 4, 5)) == [InvalidRecordState] * 4
     assert errors("two", [*singly(two, 5, 4), *singly(two, 3)]) == [None] * 3
     mixed = [*singly(three, 6, 7), entry_of(three, "release", first=8)]
@@ -223,11 +222,11 @@ def test_messages_of_many_partitions_are_held_by_one_request_to_each_replica(
         return broadcast_all(self, broadcasts)
 
     monkeypatch.setattr(Runner, "_broadcast_all", counted)
-    ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23)).ranges
+    ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23))
     assert asked == [12]
     assert sum(leased.messages for leased in ranges) == 23
     assert {leased.partition for leased in ranges} == set(partitions)
-    rest = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23)).ranges
+    rest = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23))
     assert sum(leased.messages for leased in rest) == 1
 
 
@@ -239,13 +238,13 @@ def test_what_failed_before_comes_by_itself_though_other_partitions_have_message
         share.metadata.push(topic, 4, partition)
     group = share.group(topic=topic, delivery_limit=3)
     for _ in range(2):
-        (failed,) = share.coordinator.acquire_now(AcquireRequest(group, "m", A, 4, 4)).ranges
+        (failed,) = share.coordinator.acquire_now(AcquireRequest(group, "m", A, 4, 4))
         released = entry_of(failed, "release")
-        assert share.coordinator.acknowledge(group, "m", [released])[0].error is None
+        assert share.coordinator.acknowledge(group, "m", [released]) == [None]
     counts: set[tuple[int, ...]] = set()
     for _ in range(100):  # By chance, whose turn it is.
         share.metadata.push(topic, 4, B)  # There is always something else.
-        ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 4, 4)).ranges
+        ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 4, 4))
         counts.add(tuple(sorted({leased.delivery_count for leased in ranges})))
         if (3,) in counts:
             break

@@ -89,7 +89,7 @@ def test_a_hold_that_fails_wakes_another_member(
     other = request(group, member="other")
 
     def fail_amid_a_look() -> None:
-        assert not embedded.coordinator.acquire_now(other).ranges
+        assert not embedded.coordinator.acquire_now(other)
         woken.clear()
         raise Unavailable("the disk is away")
 
@@ -142,7 +142,7 @@ def test_a_member_that_waits_is_woken_when_a_delay_ends(
     assert embedded.acknowledge(group, held, "release", member="other", delay_ms=20) is None
     woken = threading.Event()
     with embedded.coordinator.watch(request(group), woken.set):
-        assert not embedded.coordinator.acquire_now(request(group)).ranges
+        assert not embedded.coordinator.acquire_now(request(group))
         embedded.clock.time += 0.03
         assert woken.wait(LONG)
 
@@ -163,7 +163,7 @@ def test_room_that_retention_makes_wakes_a_member_though_the_acknowledgement_is_
         embedded.clock.time += 1  # Where the log begins was looked at before.
         entries = [entry_of(first, "accept"), entry_of(second, "accept", lease=first.lease)]
         results = embedded.coordinator.acknowledge(group, "me", entries)
-        assert [type(each.error) for each in results] == [InvalidRecordState] * 2
+        assert [type(each) for each in results] == [InvalidRecordState] * 2
         assert woken.is_set()
     assert spans(embedded.acquire(group, 1)) == [(2, 2, 1)]
 
@@ -178,7 +178,7 @@ def test_no_member_is_woken_when_the_lock_would_end_of_what_was_accepted(
     look = coordinator._groups.wake_due  # pyright: ignore[reportPrivateUsage]
 
     def acquire(messages: int) -> Sequence[LeasedRange]:
-        return coordinator.acquire_now(request(group, messages)).ranges
+        return coordinator.acquire_now(request(group, messages))
 
     (first,) = acquire(1)
     accepted = embedded.acknowledge(group, first, "accept", coordinator=coordinator)
@@ -208,7 +208,7 @@ def test_what_becomes_due_does_not_wait_for_dead_letters_that_another_member_wri
         UNPARTITIONED, 1, 1, later.lease, "release", delay_ms=3_700_000, counts=False
     )
     (result,) = embedded.coordinator.acknowledge(group, "other", [entry])
-    assert result.error is None
+    assert result is None
     writing, go_on, woken = threading.Event(), threading.Event(), threading.Event()
 
     def write_slowly() -> None:
@@ -218,21 +218,21 @@ def test_what_becomes_due_does_not_wait_for_dead_letters_that_another_member_wri
     embedded.dead_letters.slow = write_slowly
     waits = embedded.coordinator.watch(request(group), woken.set)
     with ThreadPoolExecutor(1) as threads, waits:
-        assert not embedded.coordinator.acquire_now(request(group)).ranges
+        assert not embedded.coordinator.acquire_now(request(group))
         embedded.clock.time += 3_699.98  # The lock of the first has ended, at the delivery limit.
         writes = threads.submit(embedded.coordinator.acquire_now, request(group, member="writes"))
         try:
             assert writing.wait(LONG)
             assert woken.is_set()
             woken.clear()
-            assert not embedded.coordinator.acquire_now(request(group)).ranges
+            assert not embedded.coordinator.acquire_now(request(group))
             embedded.clock.time += 0.03
             assert woken.wait(LONG)
-            leased = embedded.coordinator.acquire_now(request(group)).ranges
+            leased = embedded.coordinator.acquire_now(request(group))
             assert spans(list(leased)) == [(1, 1, 1)]
         finally:
             go_on.set()
-        assert not writes.result().ranges
+        assert not writes.result()
 
 
 def test_a_wake_up_as_the_deadline_passes_is_not_taken_along(

@@ -35,17 +35,16 @@ from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.groups import READ_PARTITIONS_MAX, Bounds, FindGroup, GroupTable
 from wings_core.share.coordinator.housekeeping import Archiving, Loop
-from wings_core.share.coordinator.lease import Bundle, Leased
+from wings_core.share.coordinator.lease import Bundle
 from wings_core.share.coordinator.positions import FindOffsets, Positions
 from wings_core.share.coordinator.ready import ReadyPartitions, WaitingMember
 from wings_core.share.coordinator.settle import Settles
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import (
     Acknowledgement,
-    AcknowledgementResult,
-    Acquired,
     AcquireRequest,
     DeadLetterSink,
+    Leased,
     OffsetRange,
     ReadTimes,
 )
@@ -189,26 +188,26 @@ class Coordinator:
             WingsError: What it was cancelled with.
         """
         acquired = self.acquire_now(request)
-        if acquired.ranges or deadline.passed:
-            return list(acquired.ranges)
+        if acquired or deadline.passed:
+            return acquired
         with self.following(request.group, cancel.wake.set):
-            while not acquired.ranges and not deadline.passed:
+            while not acquired and not deadline.passed:
                 # Entered anew each time: who waits longest is woken first.
                 with self.watch(request, cancel.wake.set):
                     cancel.wake.clear()
                     cancel.check()
                     acquired = self.acquire_now(request)
-                    if not acquired.ranges:
+                    if not acquired:
                         cancel.wake.wait(deadline.remaining())
                         cancel.check()
-                if acquired.ranges:
+                if acquired:
                     if cancel.wake.is_set():
                         self.wake_another(request.group)
                 elif cancel.wake.is_set() or not deadline.passed:
                     acquired = self.acquire_now(request)  # It was woken, and no other for it.
-        return list(acquired.ranges)
+        return acquired
 
-    def acquire_now(self, request: AcquireRequest) -> Acquired:
+    def acquire_now(self, request: AcquireRequest) -> list[LeasedRange]:
         """Lease what is available now; blocks for the replicas, never for messages.
 
         Raises:
@@ -225,7 +224,7 @@ class Coordinator:
             except WingsError:
                 index.took_some()  # It may have been woken for what another can get.
                 raise
-        if not acquired.ranges and request.partition is not None:
+        if not acquired and request.partition is not None:
             index.found_none(request.partition)
         return acquired
 
@@ -234,7 +233,7 @@ class Coordinator:
         group: ShareGroup,
         requests: Sequence[tuple[str, Sequence[Acknowledgement]]],
         acquires: Sequence[AcquireRequest],
-    ) -> tuple[list[list[AcknowledgementResult]], list[Acquired | WingsError]]:
+    ) -> tuple[list[list[WingsError | None]], list[Leased]]:
         """Acknowledge the entries of several requests, and lease what is available now meanwhile.
 
         Each request succeeds or fails as by `acknowledge`, as if they came at the same time; they
@@ -245,8 +244,8 @@ class Coordinator:
         never for messages.
 
         Returns:
-            The results of the acknowledgements, and what each acquire got, in the order given, or
-            why nothing could be held for it.
+            The error of each acknowledgement, or None, by request, and the outcome of each acquire,
+            in the order given.
         """
         with self._blaming(group):
             group = self._groups.check(group)
@@ -325,14 +324,14 @@ class Coordinator:
 
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
-    ) -> list[AcknowledgementResult]:
+    ) -> list[WingsError | None]:
         """Acknowledge messages; durable on return; blocks for the replicas, and for dead letters.
 
         The entries of one partition succeed or fail together. What lies below the log's start
         succeeds. Entries of a partition that overlap each other fail.
 
         Returns:
-            One result for each entry, in the order given. Errors are `InvalidRecordState` (some
+            The error of each entry, or None, in the order given: `InvalidRecordState` (some
             entry of the partition is not held by this member with this lease; nothing of the
             partition was changed), `InvalidArgument`, `Unavailable` (it is unknown whether it was
             done: the messages may or may not be delivered again) or what a dead letter failed
@@ -391,7 +390,9 @@ class Coordinator:
             self._source.blame(group)
             raise
 
-    def _look_everywhere(self, index: ReadyPartitions, request: AcquireRequest) -> Acquired:
+    def _look_everywhere(
+        self, index: ReadyPartitions, request: AcquireRequest
+    ) -> list[LeasedRange]:
         """Lease what is available for one request, in some partitions after others.
 
         Raises:
@@ -411,7 +412,7 @@ class Coordinator:
             (acquired,) = self._hand_out(picked, outcomes)
             if isinstance(acquired, WingsError):
                 raise acquired
-            if acquired.ranges or not picked.states:
+            if acquired or not picked.states:
                 return acquired
             # Where others held all that was picked, the rest of the partitions were not looked at.
             tried.update(bundle.tracked.key.partition for bundle in picked.bundles)
@@ -485,7 +486,7 @@ class Coordinator:
 
     def _hand_out(
         self, picked: "_Picked", outcomes: Sequence[list[tuple[int, Leased]] | WingsError]
-    ) -> list[Acquired | WingsError]:
+    ) -> list[Leased]:
         """Return what each request got, by the outcomes of the procedures."""
         group, table = picked.group, self._core.table
         leased = _gathered(picked, outcomes)
@@ -508,7 +509,7 @@ class Coordinator:
                 delivered=sum(each.messages for each in ranges),
                 redelivered=sum(each.messages for each in ranges if each.delivery_count > 1),
             )
-        return [each if isinstance(each, WingsError) else Acquired(tuple(each)) for each in leased]
+        return leased
 
     def _looked_at(
         self, picked: "_Picked", partition: Partition, state: PartitionState, *, found: bool

@@ -157,13 +157,8 @@ class Finalizer:
         )
         if verdict is Verdict.DONE:
             with self._table.lock:
-                first, last = held[0].first, held[0].last
                 for each in held:
-                    if each.first > last + 1:
-                        tracked.state.finish(first, last)
-                        first = each.first
-                    last = each.last
-                tracked.state.finish(first, last)
+                    tracked.state.finish(each.first, each.last)
         return verdict
 
     def finish(

@@ -22,7 +22,7 @@ from wings_core.share.coordinator.groups import (
     TrackedPartition,
     learn,
 )
-from wings_core.share.model import AcquireRequest, OffsetRange
+from wings_core.share.model import AcquireRequest, Leased, OffsetRange
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import HoldResult
@@ -41,9 +41,6 @@ SKIP_REQUESTS_MAX = 8
 
 BatchEnd = Callable[[ShareGroup, Partition, int], int]
 """Returns the last offset of the batch that holds a committed offset."""
-
-Leased = list[LeasedRange] | WingsError
-"""The ranges of one request, or the error for which it got none."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from wings_core.share.coordinator.entries import (
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.groups import Bounds, GroupTable, PartitionTable, TrackedPartition
 from wings_core.share.counts import ShareCounts
-from wings_core.share.model import Acknowledgement, AcknowledgementResult
+from wings_core.share.model import Acknowledgement
 from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.run import Procedure, Runner
 from wings_core.share.quorum.votes import Verdict
@@ -165,7 +165,13 @@ class Settling:
         self, tracked: TrackedPartition, held: Sequence["_Held"], *, tries: int = TRIES_MAX
     ) -> Procedure[Verdict]:
         """Write one tombstone of what is held; see `Finalizer.tombstone`."""
-        in_order = [entry for _, _, _, entry in sorted(held, key=itemgetter(0))]
+        in_order: list[LeaseEntry] = []
+        for _, _, _, entry in sorted(held, key=itemgetter(0)):
+            before = in_order[-1] if in_order else None
+            if before and before.last + 1 == entry.first and before.lease == entry.lease:
+                in_order[-1] = before._replace(last=entry.last)  # As of rows one by one.
+            else:
+                in_order.append(entry)
         until = min(map(itemgetter(2), held))
         return self._finalizer.tombstone(tracked, in_order, until, tries=tries)
 
@@ -365,7 +371,7 @@ class Settles:
         group: ShareGroup,
         requests: Sequence[SettleRequest],
         beside: Sequence[Procedure[Any]],
-    ) -> tuple[list[list[AcknowledgementResult]], Sequence[Any]]:
+    ) -> tuple[list[list[WingsError | None]], Sequence[Any]]:
         """Settle messages of a group, and run other procedures at the same time.
 
         Args:
@@ -374,7 +380,7 @@ class Settles:
             beside: The procedures of acquires.
 
         Returns:
-            The results by request, in the order of its entries, and the outcomes of `beside`.
+            The errors by request, in the order of its entries, and the outcomes of `beside`.
         """
         parts = _parts(requests)
         bounds = self._bounds(group, parts.values())
@@ -388,7 +394,7 @@ class Settles:
             self._counts.add(group, accepted=accepted)
         left = {key: iter(part.errors) for key, part in parts.items()}
         results = [
-            [AcknowledgementResult(entry, next(left[number, entry.partition])) for entry in entries]
+            [next(left[number, entry.partition]) for entry in entries]
             for number, (_, entries) in enumerate(requests)
         ]
         return results, outcomes

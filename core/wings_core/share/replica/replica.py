@@ -533,25 +533,16 @@ class Replica:
             for entry in request.entries
             for piece in partition.pieces(entry.first, entry.last)
         ]
-        refused = False
-        for _, outcome in found:
-            refused = refused or outcome is PartOutcome.NOK
+        refused = any(outcome is PartOutcome.NOK for _, outcome in found)
         for wanted in request.repair:
             partition.finish(wanted.first, wanted.last)
         parts: list[RangeAnswer] = []
-        first, last = 0, -1
         for piece, outcome in found:
             if outcome is PartOutcome.OK and refused:
                 outcome = PartOutcome.NOK
-            elif outcome is PartOutcome.OK and piece.first == last + 1:
-                last = piece.last  # Neighbours are finished as one.
             elif outcome is PartOutcome.OK:
-                if first <= last:
-                    partition.finish(first, last)
-                first, last = piece.first, piece.last
+                partition.finish(piece.first, piece.last)
             parts.append(RangeAnswer(piece.first, piece.last, outcome, piece.count))
-        if first <= last:
-            partition.finish(first, last)
         return parts
 
     def _read(self, request: ReadRequest, now: float) -> list[ReplicaState]:
