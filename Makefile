@@ -31,7 +31,7 @@ JDBC_JAR := $(VENV)/flight-sql-jdbc-driver.jar
 AZURITE := 3.37.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak jdbc iceberg-rest azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -70,6 +70,13 @@ iceberg-rest: $(VENV)/.dev $(VENV)/iceberg-rest ## the test of tables in a REST 
 	$(BIN)/python -m pytest tests/integration/test_tables_rest.py
 
 $(VENV)/iceberg-rest: tests/integration/iceberg_rest/pom.xml | $(BIN)/python
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(abspath $@.part)
+	rm -rf $@ && mv $@.part $@
+
+kafka-java: $(VENV)/.dev $(VENV)/kafka-java ## the tests of Kafka's own programs, which need a JDK of 17 or later and Maven
+	$(BIN)/python -m pytest tests/integration/test_kafka_java.py
+
+$(VENV)/kafka-java: tests/integration/kafka_java/pom.xml | $(BIN)/python
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(abspath $@.part)
 	rm -rf $@ && mv $@.part $@
 

@@ -1,0 +1,75 @@
+"""Kafka's own programs in Java, unmodified; `make kafka-java` brings them by Maven."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import wings_client
+from wings_server.testing import RunningServer, running_server
+
+JARS = Path(sys.prefix) / "kafka-java"
+SECONDS_MAX = 150.0
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(not JARS.is_dir(), reason="Kafka's programs are missing: make kafka-java"),
+    pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java on the path"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server that serves Kafka's protocol too."""
+    with running_server(kafka=True) as running:
+        yield running
+
+
+def run(server: RunningServer, program: str, *arguments: str, given: str = "") -> list[str]:
+    """Run a program to its end; returns the lines that it prints."""
+    name = f"org.apache.kafka.tools.{program}"
+    java = ["java", "-cp", f"{JARS}/*", name, "--bootstrap-server", server.kafka, *arguments]
+    ended = subprocess.run(
+        java, input=given, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_console_programs_create_produce_and_consume(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    topic = ["--topic", new_topic_id]
+    run(server, "TopicCommand", "--create", *topic, "--partitions", "3")
+    assert new_topic_id in run(server, "TopicCommand", "--list")
+    lines = [f"line {number}" for number in range(1_000)]
+    run(server, "ConsoleProducer", *topic, given="\n".join(lines))
+    ends = ["--from-beginning", "--max-messages", "1000", "--group", new_topic_id]
+    assert sorted(run(server, "consumer.ConsoleConsumer", *topic, *ends)) == sorted(lines)
+    with wings_client.connect(server.flight) as client:
+        states = client.partitions(new_topic_id)
+        assert sum(state.next_offset for state in states) == 1_000
+
+
+def test_verifiable_programs_agree_on_each_record(server: RunningServer, new_topic_id: str) -> None:
+    topic = ["--topic", new_topic_id]
+    run(server, "TopicCommand", "--create", *topic, "--partitions", "2")
+    sent = run(server, "VerifiableProducer", *topic, "--max-messages", "2000", "--acks", "-1")
+    placed = {
+        (event["partition"], event["offset"]): event["value"]
+        for event in map(json.loads, sent)
+        if event["name"] == "producer_send_success"
+    }
+    assert len(placed) == 2_000
+    ends = ["--group-id", new_topic_id, "--max-messages", "2000", "--verbose"]
+    read = run(server, "VerifiableConsumer", *topic, *ends)
+    found = {
+        (event["partition"], event["offset"]): event["value"]
+        for event in map(json.loads, read)
+        if event["name"] == "record_data"
+    }
+    assert found == placed
