@@ -888,7 +888,7 @@ def test_gather_counts_for_each_source_on_a_terminal(server: RunningServer, topi
     os.close(terminal)
     assert child.wait(50) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert re.search(rf"{topic} +1 +10", text)
+    assert re.search(rf"{topic} +1 replies +10 messages", text)
     assert text.rstrip().splitlines()[-1].startswith("complete: 1 reply, 10 messages")
 
 

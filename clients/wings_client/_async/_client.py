@@ -268,13 +268,8 @@ class AsyncClient:
     ) -> AsyncScan:
         """Read what is committed now, of one partition or of many, batch by batch.
 
-        Takes what `Client.scan` takes. The range is fixed by the call; up to two batches a
-        stream are read ahead. Of `parallel` streams, as many open as workers are free, at least 1.
-
-        Raises:
-            TopicNotFound: There is no such topic.
-            OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`.
-            WingsError: Also while the scan is iterated.
+        See `Client.scan`. Up to two batches a stream are read ahead; of `parallel` streams, as many
+        open as workers are free, at least 1.
         """
 
         def fixed() -> tuple[Schema, list[ScanPart]]:
@@ -299,13 +294,7 @@ class AsyncClient:
     ) -> AsyncSql:
         """Run one SQL statement over topics, and read its rows as they come.
 
-        Takes what `Client.sql` takes; up to two batches are read ahead.
-
-        Raises:
-            InvalidSql: The statement cannot be run; also while its rows are read.
-            TopicNotFound: There is no topic of a table's name.
-            ResourceExhausted: It needs more time, memory or rows than it may, or too many run.
-            WingsError: Also while the rows are read.
+        See `Client.sql`; up to two batches are read ahead.
         """
         ticket = ticket_of_sql(text, parameters, namespace, timeout, tables)
         read = await self._calls.run(lambda: SqlRead(self._transport, ticket))
@@ -322,11 +311,7 @@ class AsyncClient:
     ) -> AsyncSnapshot:
         """Read a topic at this moment: what its table has from the files, the rest from the server.
 
-        Takes what `Client.snapshot` takes; up to two batches are read ahead.
-
-        Raises:
-            TopicNotFound: There is no such topic.
-            WingsError: Also while the rows are read.
+        See `Client.snapshot`; up to two batches are read ahead.
         """
         read = await self._calls.run(
             lambda: self.sync._snapshot(  # pyright: ignore[reportPrivateUsage] - of this package.
@@ -341,16 +326,7 @@ class AsyncClient:
     @opening
     @checked
     async def read_ticket(self, ticket: ScanTicket) -> AsyncChunks:
-        """Read one range, chunk by chunk, in order of offset; a lost connection is resumed.
-
-        Args:
-            ticket: One of `scan_tickets`, or one like it: its `offset` is a number.
-
-        Raises:
-            OffsetOutOfRange: While it is iterated: the range is below the log's start by now; fact
-                `log_start_offset`.
-            WingsError: While it is iterated: any other refusal of the server.
-        """
+        """Read one range, chunk by chunk, in order of offset; see `Client.read_ticket`."""
         return AsyncChunks(self._reads, self._transport, ticket)
 
     @overload

@@ -65,19 +65,6 @@ class AsyncProducer:
         """Add one row to the next batch; see `Producer.append`.
 
         Waits only while there is no room for it. A task that is cancelled then may have added it.
-
-        Args:
-            row: Row, as for `Producer.append`.
-            ack: Whether to return a future of the row's offset.
-            timeout: Seconds to wait for room at most; None: for as long as the server goes on
-                answering.
-
-        Returns:
-            With `ack`, a future, resolved once the row is durable or refused. It need not be
-            awaited: `flush` and the end of the block raise the error too.
-
-        Raises:
-            WingsError: As `Producer.append`.
         """
         if timeout is not None:
             CHECK_TIMEOUT(timeout)
@@ -95,15 +82,7 @@ class AsyncProducer:
 
     @checked
     async def extend(self, rows: Iterable[object], *, timeout: float | None = None) -> None:
-        """Append rows one after another; see `append`.
-
-        Args:
-            rows: Each as for `append`.
-            timeout: Seconds to wait for room at most, for each of them.
-
-        Raises:
-            WingsError: As `append`; the rows before the one that was next were added.
-        """
+        """Append rows one after another; see `Producer.extend`."""
         for row in rows:
             await self.append(row, timeout=timeout)
 
@@ -116,29 +95,10 @@ class AsyncProducer:
         expected_offset: int | None = None,
         timeout: float | None = None,
     ) -> "asyncio.Future[Committed]":
-        """Send data and return at once, or as soon as the window has room for it.
+        """Send data and return at once, or as soon as the window has room; see `Producer.send`.
 
         A task that is cancelled meanwhile sends nothing more; batches that the window has taken
         are sent.
-
-        Args:
-            data: Data, as for `Client.push`.
-            timestamp: Timestamp of its rows; None: the time of commit.
-            expected_offset: Commit only if this is the partition's next offset; of data that is
-                cut into several batches, the first one's.
-            timeout: Seconds to wait for room at most; None: for as long as the server goes on
-                answering.
-
-        Returns:
-            Ranges that were committed, once it is durable, or the error it was refused with. It
-            need not
-            be awaited: `flush` and the end of the block raise the error too.
-
-        Raises:
-            SchemaMismatch: The data does not fit the topic; batches before the one that does not
-                were sent.
-            ResourceExhausted: No room in time; fact `batches_sent` is how many were sent.
-            WingsError: What an earlier batch was refused with.
         """
         send = partial(
             self._producer.send,
@@ -154,29 +114,12 @@ class AsyncProducer:
 
     @checked
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent before is durable.
-
-        Args:
-            timeout: Seconds; None: for as long as the server goes on answering (and within the
-                bounds of `Retry` where it does not).
-
-        Raises:
-            Unavailable: Not in time; what is without an answer stays so.
-            WingsError: What a batch was refused with.
-        """
+        """Wait until all that was sent before is durable; see `Producer.flush`."""
         await self._pool.run(partial(self._producer.flush, timeout))
 
     @checked
     async def close(self, timeout: float | None = None) -> None:
-        """Flush and close; idempotent. Cancelling the task abandons both.
-
-        Args:
-            timeout: Seconds, as for `flush`.
-
-        Raises:
-            WingsError: As `flush`. The producer is closed all the same; what has no answer by then
-                fails.
-        """
+        """Flush and close; see `Producer.close`. Cancelling the task abandons both."""
         await self._pool.run(partial(self._producer.close, timeout))
 
     async def __aenter__(self) -> Self:

@@ -40,29 +40,11 @@ class AsyncStage:
         return self._stage.rows
 
     async def write(self, data: Data) -> None:
-        """Add data and return, at once or as soon as there is room for it.
-
-        Args:
-            data: Data, as for `Client.push`.
-
-        Raises:
-            SchemaMismatch: The data does not fit the topic; batches before the one that does not
-                are in the stage.
-            InvalidArgument: The stage is closed.
-            WingsError: What a batch was refused with, or `Unavailable` where the connection broke
-                or stood still: the stage is of no use then.
-        """
+        """Add data, at once or as soon as there is room for it; see `Stage.write`."""
         await self._run(partial(self._stage.write, data))
 
     async def close(self) -> Staged:
-        """Wait until everything is durable, and end the stage; again returns the same.
-
-        Returns:
-            What is in the stage: nothing is visible before it is published.
-
-        Raises:
-            WingsError: As `write`.
-        """
+        """Wait until everything is durable, and end the stage; see `Stage.close`."""
         return await self._run(self._stage.close)
 
     async def __aenter__(self) -> Self:

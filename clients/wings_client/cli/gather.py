@@ -2,14 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+from rich.progress import Progress, TextColumn
 
 from wings_client import Topic
 from wings_client.cli.endpoint import connected, is_absent, short_name
@@ -19,7 +18,13 @@ from wings_client.cli.options import (
     ReadingOptions,
     grouped,
 )
-from wings_client.cli.output import Format, Writer, check_output, stream_writer
+from wings_client.cli.output import (
+    Format,
+    Writer,
+    check_output,
+    stream_writer,
+    terminal_progress,
+)
 from wings_client.cli.values import (
     Offset,
     count_of,
@@ -44,6 +49,13 @@ SHOWN_MAX = 20
 FAILURES_SHOWN_MAX = 10
 """Most failed sources that are printed with their errors."""
 
+COUNTS = (
+    TextColumn("{task.description}", markup=False),
+    TextColumn("{task.fields[replies]:,} replies"),
+    TextColumn("{task.completed:,.0f} messages"),
+)
+"""Columns of the count for each source."""
+
 FAILED = {GatherReason.NO_RESPONDERS, GatherReason.SERVER_ERROR, GatherReason.DISCONNECTED}
 """Reasons with exit status 1."""
 
@@ -55,62 +67,39 @@ class GatherDisplay:
         requests: The sources.
         wanted: The format.
         server: Address for requests without one.
+        progress: A `terminal_progress` with the columns `COUNTS`.
     """
 
-    def __init__(self, requests: Sequence[Request], wanted: Format, server: str) -> None:
+    def __init__(
+        self, requests: Sequence[Request], wanted: Format, server: str, progress: Progress
+    ) -> None:
         self._wanted: Format = wanted
-        self._several = len({request.endpoint for request in requests}) > 1
-        self._server = server
-        self._counts = {id(request): [0, 0] for request in requests}
-        self._requests = requests
         self._writers: dict[str, Writer] = {}
-        console = Console(stderr=True)
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._is_live = console.is_terminal
-        self._shares_terminal = self._is_live and sys.stdout.isatty()
+        self._progress = progress
+        self._shares_terminal = sys.stdout.isatty()
+        several = len({request.endpoint for request in requests}) > 1
+        names = [source_name(each, server if several else None) for each in requests[:SHOWN_MAX]]
+        others = len(requests) - len(names)
+        rows = [*names, *([f"{others:,} others"] if others else ())]
+        tasks = [progress.add_task(name, total=None, replies=0) for name in rows]
+        self._tasks = dict(zip(map(id, requests), tasks, strict=False))
+        self._last_task = tasks[-1]
 
     def show(self, reply: Reply) -> None:
         """Write a reply and count it."""
         if self._shares_terminal:
-            self._live.stop()  # Removes the count, so that messages appear above it.
+            self._progress.stop()  # Removes the count, so that messages appear above it.
         self._writer(reply.request.topic, reply.batch.schema).write(reply.batch)
         if self._shares_terminal:
-            self._live.start()
-        counts = self._counts[id(reply.request)]
-        counts[0] += 1
-        counts[1] += reply.batch.num_rows
-        self._refresh()
+            self._progress.start()
+        task = self._tasks.get(id(reply.request), self._last_task)
+        replies: int = self._progress.tasks[task].fields["replies"] + 1
+        self._progress.update(task, advance=reply.batch.num_rows, replies=replies)
 
-    def __enter__(self) -> None:
-        """Start showing the count."""
-        if self._is_live:
-            self._live.start()
-            self._refresh()
-
-    def __exit__(self, *error: object) -> None:
-        """Remove the count, and complete the output."""
-        if self._is_live:
-            self._live.stop()
+    def close(self) -> None:
+        """Complete the output."""
         for writer in self._writers.values():
             writer.close()
-
-    def _refresh(self) -> None:
-        if self._is_live:
-            self._live.update(self._table(), refresh=True)
-
-    def _table(self) -> Table:
-        table = Table("source", box=None, padding=(0, 2, 0, 0))
-        table.add_column("replies", justify="right")
-        table.add_column("messages", justify="right")
-        for request in self._requests[:SHOWN_MAX]:
-            replies, messages = self._counts[id(request)]
-            name = source_name(request, self._server if self._several else None)
-            table.add_row(name, f"{replies:,}", f"{messages:,}")
-        others = self._requests[SHOWN_MAX:]
-        if others:
-            sums = [sum(self._counts[id(each)][index] for each in others) for index in (0, 1)]
-            table.add_row(f"{len(others):,} others", f"{sums[0]:,}", f"{sums[1]:,}")
-        return table
 
     def _writer(self, topic: str, schema: pa.Schema) -> Writer:
         # All topics share one Arrow stream.
@@ -306,7 +295,9 @@ def gather(
             sentinel=_sentinel(options.sentinel, described),
             on_error=options.on_error,
         )
-        end, interrupted = _shown(gathered, GatherDisplay(requests, wanted_format, servers[0]))
+        with terminal_progress(*COUNTS) as progress:
+            shown = GatherDisplay(requests, wanted_format, servers[0], progress)
+            end, interrupted = _shown(gathered, shown)
     raise typer.Exit(report_end(end, servers[0], interrupted=interrupted))
 
 
@@ -350,7 +341,7 @@ def _shown(gathered: Gather, shown: GatherDisplay) -> tuple[GatherEnd, bool]:
     """Show the replies; returns the end, and whether it was Ctrl-C."""
     interrupted = False
     try:
-        with gathered, shown:
+        with gathered, closing(shown):
             for reply in gathered:
                 shown.show(reply)
     except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import pyarrow as pa
 import typer
@@ -325,7 +325,7 @@ def list_groups(
                 short_name(each.topic),
                 each.name,
                 lock_text(each),
-                text_of(each, "delivery_limit"),
+                cast("int", each.config["delivery_limit"]),
                 dlq_text(each),
             )
             for each in groups
