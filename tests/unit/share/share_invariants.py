@@ -256,8 +256,12 @@ class Observer:
         last: int,
     ) -> float:
         """Return until when the coordinator relies on a lease, as the world's time."""
-        cells = core.table.get(self.world.group, UNPARTITIONED).state.parts(first, last)
-        ends = [cell.until for _, _, cell in cells if str(cell.lease) == leased.lease]
+        cells = core.table.get(self.world.group, UNPARTITIONED).state.records()
+        ends = [
+            cell.until
+            for begin, end, cell in cells
+            if begin <= last and first <= end and str(cell.lease) == leased.lease
+        ]
         if not ends:
             return 0.0  # It is over already, or another coordinator counts.
         return self.world.time + (min(ends) - clock.now()) / clock.rate

@@ -11,13 +11,13 @@ from wings_core.errors import WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.entries import SettleEntry
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.groups import Bounds, TrackedPartition
 from wings_core.share.coordinator.lease import Bundle, Leases
 from wings_core.share.coordinator.settle import SettleRequest, Settling
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
-    Acknowledgement,
     AcquireRequest,
     ArchivedRange,
     Leased,
@@ -233,22 +233,11 @@ class CoreThatForgetsTheLastAcceptance(CoordinatorCore):
 
 
 class AcceptsWhatAnotherHolds(Settling):
-    def _held(
-        self,
-        tracked: TrackedPartition,
-        member: str,
-        asked: Sequence[Acknowledgement],
-        bounds: Bounds,
-        now: float,
-    ) -> list[tuple[int, int, float, LeaseEntry]]:
-        found: list[tuple[int, int, float, LeaseEntry]] = []
-        for each in asked:
-            record = tracked.state.held(each.first, each.last, now)
-            if record is None or record.lease is None:
-                return []
-            entry = LeaseEntry(each.first, each.last, record.lease)
-            found.append((each.first, each.last, record.until, entry))
-        return found
+    def _look_up(self, tracked: TrackedPartition, entry: SettleEntry) -> bool:
+        for first, last, record in tracked.state.records():
+            if first <= entry.first <= last:
+                entry.lease = record.lease or entry.lease
+        return super()._look_up(tracked, entry)
 
 
 class CoreThatAcceptsForAnyone(CoordinatorCore):

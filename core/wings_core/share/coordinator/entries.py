@@ -63,7 +63,7 @@ def entries_of(
         if lease is None or lease.member_tag != tag or last > OFFSET_MAX:
             return not_held(acknowledgement, member)
         entries.append(SettleEntry(acknowledgement, max(first, log_start), last, lease))
-    return _overlap(entries) or entries
+    return overlap(entries) or entries
 
 
 def not_held(asked: Acknowledgement, member: str) -> InvalidRecordState:
@@ -117,7 +117,8 @@ def unknown(asked: Acknowledgement) -> Unavailable:
     )
 
 
-def _overlap(entries: Sequence[SettleEntry]) -> InvalidRecordState | None:
+def overlap(entries: Sequence[SettleEntry]) -> InvalidRecordState | None:
+    """Return the error of entries of which two have a message in common, if there are such."""
     ordered = sorted((entry for entry in entries if not entry.gone), key=lambda entry: entry.first)
     for before, after in itertools.pairwise(ordered):
         if after.first <= before.last:

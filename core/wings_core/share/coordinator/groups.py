@@ -217,12 +217,10 @@ class PartitionTable:
         """Tell whether a lease that was given here is not over."""
         with self.lock:
             tracked = self._table.get(group.uuid, {}).get(leased.partition)
-            return tracked is not None and tracked.state.is_held(
-                leased.start_offset,
-                leased.end_offset,
-                Lease.parse(leased.lease),
-                self._clock.now(),
-            )
+            if tracked is None:
+                return False
+            first, last, lease = leased.start_offset, leased.end_offset, Lease.parse(leased.lease)
+            return bool(tracked.state.held(first, last, lease, self._clock.now()))
 
     def needs_catch_up(self, group: ShareGroup, partition: Partition) -> bool:
         """Tell whether a partition is to be read again: then others may have made room in it.

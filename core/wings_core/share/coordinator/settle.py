@@ -6,14 +6,12 @@ All that can be refused is refused before anything is changed. Where replicas fa
 entry is answered for by itself: what was finished is never told to have failed, nor the reverse.
 """
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 from wings_core.errors import InvalidRecordState, WingsError
-from wings_core.model import ShareGroup, member_tag
+from wings_core.model import ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.clock import Clock
 from wings_core.share.coordinator.entries import (
@@ -22,6 +20,7 @@ from wings_core.share.coordinator.entries import (
     not_held,
     not_released,
     not_tried,
+    overlap,
     unknown,
 )
 from wings_core.share.coordinator.finalize import Finalizer
@@ -32,9 +31,6 @@ from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.run import Procedure, Runner
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.requests import CountedRange, LeaseEntry, ReleaseEntry
-
-_Held = tuple[int, int, float, LeaseEntry]
-"""The first and the last message, the end of their lease, and the entry of their tombstone."""
 
 SettleRequest = tuple[str, Sequence[Acknowledgement]]
 """A member, and its acknowledgements."""
@@ -78,15 +74,71 @@ class Settling:
             group: The group, with its configuration as it is now.
             partition: The partition of all entries.
             bounds: The bounds of its log.
-            requests: One, or several that only accept messages.
+            requests: Those that only accept what is held by leases of this coordinator share a
+                tombstone.
 
         Returns:
             The error of each entry, or None, by request.
         """
-        if all(each.type == "accept" for _, asked in requests for each in asked):
-            return (yield from self._accept_all(group, partition, bounds, requests))
-        ((member, asked),) = requests
-        return [(yield from self._settle(group, partition, bounds, member, asked))]
+        tracked = self._table.get(group, partition)
+        with self._table.lock:
+            tracked.state.advance(self._clock.now(), bounds.start)
+            was_full = tracked.state.is_full
+            held = [self._accepted(tracked, member, asked, bounds) for member, asked in requests]
+        entries = [entry for found in held for entry in found]
+        if overlap(entries):
+            held, entries = [[] for _ in requests], []  # Twice the same: one by one.
+        together = Verdict.REFUSED
+        if entries:
+            together = yield from self._accept(tracked, entries)
+        # Where a majority answered, another of those that take part may be the cause.
+        alone = together is Verdict.DISPUTED and sum(map(bool, held)) > 1
+        errors: list[list[WingsError | None]] = []
+        for (member, asked), found in zip(requests, held, strict=True):
+            verdict = together if found else Verdict.REFUSED
+            if alone and found:  # Who does not answer was waited for already.
+                verdict = yield from self._accept(tracked, found, tries=1)
+            if verdict is Verdict.REFUSED:
+                # By itself: why, and whether another kept it from being done.
+                errors.append((yield from self._settle(group, partition, bounds, member, asked)))
+            elif verdict is Verdict.DONE:
+                errors.append([None] * len(asked))
+            else:
+                errors.append([unknown(entry) for entry in asked])
+        self._tell_of_room(group, tracked, was_full=was_full)
+        return errors
+
+    def _accepted(
+        self,
+        tracked: TrackedPartition,
+        member: str,
+        asked: Sequence[Acknowledgement],
+        bounds: Bounds,
+    ) -> list[SettleEntry]:
+        """Return the entries of a request that accepts what leases given here hold; else none."""
+        if any(each.type != "accept" for each in asked):
+            return []
+        checked = entries_of(asked, member, bounds.start)
+        if isinstance(checked, WingsError):
+            return []
+        for entry in checked:
+            is_own = entry.lease.coordinator == self._coordinator
+            if entry.gone or entry.first != entry.asked.first or not is_own:
+                return []
+        return [] if self._find(tracked, checked, member) else checked
+
+    def _accept(
+        self, tracked: TrackedPartition, entries: Sequence[SettleEntry], *, tries: int = TRIES_MAX
+    ) -> Procedure[Verdict]:
+        """Write one tombstone of entries; see `Finalizer.tombstone`."""
+        tombs: list[LeaseEntry] = []
+        for entry in sorted(entries, key=lambda each: each.first):
+            if tombs and tombs[-1].last + 1 == entry.first and tombs[-1].lease == entry.lease:
+                tombs[-1] = tombs[-1]._replace(last=entry.last)  # As of rows one by one.
+            else:
+                tombs.append(LeaseEntry(entry.first, entry.last, entry.lease))
+        until = min(entry.until for entry in entries)
+        return self._finalizer.tombstone(tracked, tombs, until, tries=tries)
 
     def _settle(
         self,
@@ -121,87 +173,6 @@ class Settling:
         was_full = was_full or any(entry.asked.type == "release" for entry in live)
         self._tell_of_room(group, tracked, was_full=was_full)
         return [entry.error for entry in checked]
-
-    def _accept_all(
-        self,
-        group: ShareGroup,
-        partition: Partition,
-        bounds: Bounds,
-        requests: Sequence[SettleRequest],
-    ) -> Procedure[list[list[WingsError | None]]]:
-        """Settle requests that only accept messages, and share one tombstone."""
-        tracked = self._table.get(group, partition)
-        with self._table.lock:
-            now = self._clock.now()
-            tracked.state.advance(now, bounds.start)
-            was_full = tracked.state.is_full
-            held = [self._held(tracked, member, asked, bounds, now) for member, asked in requests]
-        tombs = held[0]
-        if len(held) > 1 or len(tombs) > 1:
-            tombs = sorted((entry for entries in held for entry in entries), key=itemgetter(0))
-            if any(after[0] <= before[1] for before, after in itertools.pairwise(tombs)):
-                held, tombs = [[] for _ in requests], []  # Twice the same: one by one.
-        together = Verdict.REFUSED
-        if tombs:
-            together = yield from self._accept(tracked, tombs)
-        # Where a majority answered, another of those that take part may be the cause.
-        alone = together is Verdict.DISPUTED and sum(map(bool, held)) > 1
-        errors: list[list[WingsError | None]] = []
-        for (member, asked), of_request in zip(requests, held, strict=True):
-            verdict = together
-            if alone and of_request:  # Who does not answer was waited for already.
-                verdict = yield from self._accept(tracked, of_request, tries=1)
-            if verdict is Verdict.REFUSED or not of_request:
-                # By itself: why, and whether another kept it from being done.
-                errors.append((yield from self._settle(group, partition, bounds, member, asked)))
-            elif verdict is Verdict.DONE:
-                errors.append([None] * len(asked))
-            else:
-                errors.append([unknown(entry) for entry in asked])
-        self._tell_of_room(group, tracked, was_full=was_full)
-        return errors
-
-    def _accept(
-        self, tracked: TrackedPartition, held: Sequence["_Held"], *, tries: int = TRIES_MAX
-    ) -> Procedure[Verdict]:
-        """Write one tombstone of what is held; see `Finalizer.tombstone`."""
-        in_order: list[LeaseEntry] = []
-        for _, _, _, entry in sorted(held, key=itemgetter(0)):
-            before = in_order[-1] if in_order else None
-            if before and before.last + 1 == entry.first and before.lease == entry.lease:
-                in_order[-1] = before._replace(last=entry.last)  # As of rows one by one.
-            else:
-                in_order.append(entry)
-        until = min(map(itemgetter(2), held))
-        return self._finalizer.tombstone(tracked, in_order, until, tries=tries)
-
-    def _held(
-        self,
-        tracked: TrackedPartition,
-        member: str,
-        asked: Sequence[Acknowledgement],
-        bounds: Bounds,
-        now: float,
-    ) -> list["_Held"]:
-        """Return what a member holds of what it accepts; none unless it is all; the lock is held.
-
-        Also none of what a closer look is to be taken at.
-        """
-        found: list[_Held] = []
-        tag = member_tag(member)
-        for each in asked:
-            record = tracked.state.held(each.first, each.last, now)
-            if (
-                record is None
-                or record.lease is None
-                or record.lease.member_tag != tag
-                or str(record.lease) != each.lease
-                or each.first < bounds.start
-            ):
-                return []
-            entry = LeaseEntry(each.first, each.last, record.lease)
-            found.append((each.first, each.last, record.until, entry))
-        return found
 
     def _tell_of_room(
         self, group: ShareGroup, tracked: TrackedPartition, *, was_full: bool
@@ -238,12 +209,12 @@ class Settling:
 
     def _look_up(self, tracked: TrackedPartition, entry: SettleEntry) -> bool:
         """Note what is known of an entry; false where its lease does not hold all of it."""
-        if not tracked.state.is_held(entry.first, entry.last, entry.lease, self._clock.now()):
-            return False
-        for first, last, cell in tracked.state.parts(entry.first, entry.last):
-            entry.until = min(entry.until or cell.until, cell.until)
-            entry.counts.append(CountedRange(first, last, cell.deliveries))
-        return True
+        now = self._clock.now()
+        held = tracked.state.held(entry.first, entry.last, entry.lease, now)
+        for first, last, record in held:
+            entry.until = min(entry.until or record.until, record.until)
+            entry.counts.append(CountedRange(first, last, record.deliveries))
+        return bool(held)
 
     def _finalize(
         self,

@@ -140,15 +140,4 @@ class ReplicaCopies:
 def write_holds(into: Path, partitions: Sequence[StoredPartition]) -> None:
     """Write partitions into a new file of holds."""
     with new_copy(into), closing(SqliteHoldStore(into)) as store:
-        store.write(
-            [
-                PartitionWrite(
-                    each.key,
-                    each.start_offset,
-                    finished_added=each.finished,
-                    counts_added=each.counts,
-                )
-                for each in partitions
-            ],
-            {},
-        )
+        store.write([PartitionWrite.of(each) for each in partitions], {})

@@ -103,15 +103,7 @@ def copy_holds(path: Path, new: Path, groups: Sequence[ShareGroup]) -> list[Stor
     with closing(SqliteHoldStore(new)) as store:
         store.load()
         store.write(
-            [
-                PartitionWrite(
-                    stored.key,
-                    stored.start_offset,
-                    finished_added=stored.finished,
-                    counts_added=stored.counts,
-                )
-                for stored in partitions
-            ],
+            [PartitionWrite.of(stored) for stored in partitions],
             # Of no boot that there is: the next start counts the time from then on.
             {uuid: Mark("rebuilt", 0.0, ttl) for uuid, ttl in seconds.items()},
         )

@@ -46,6 +46,11 @@ class PartitionWrite:
     counts_removed: list[int] = field(default_factory=list)
     counts_added: list[Row] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, stored: StoredPartition) -> "PartitionWrite":
+        """Return the changes that make a new partition."""
+        return cls(stored.key, stored.start_offset, [], stored.finished, [], stored.counts)
+
 
 class HoldStore(Protocol):
     """Durable ranges of one replica; its calls do not overlap."""

@@ -140,10 +140,6 @@ class MessageStates:
         """Return all ranges from `start_offset` to `frontier`, in order."""
         return list(self._ranges)
 
-    def parts(self, first: int, last: int) -> list[tuple[int, int, RecordState]]:
-        """Return the ranges in `[first, last]`, cut to it; what is finished or new is left out."""
-        return self._ranges.parts(first, last)
-
     def next_event(self, now: float, wall_us: int | None = None) -> float | None:
         """Return in how many seconds a lock may expire or a delay ends; None: nothing is due.
 
@@ -417,25 +413,17 @@ class MessageStates:
 
     # Of what is held.
 
-    def is_held(self, first: int, last: int, lease: Lease, now: float) -> bool:
-        """Tell whether a lease holds all of `[first, last]` and has not expired."""
+    def held(
+        self, first: int, last: int, lease: Lease, now: float
+    ) -> list[tuple[int, int, RecordState]]:
+        """Return the ranges of `[first, last]` if a lease holds all of it and has not expired."""
+        parts = self._ranges.parts(first, last)
         messages = 0
-        for begin, end, record in self._ranges.parts(first, last):
+        for begin, end, record in parts:
             if record.state is not State.HELD or record.lease != lease or record.until <= now:
-                return False
+                return []
             messages += end - begin + 1
-        return messages == last - first + 1
-
-    def held(self, first: int, last: int, now: float) -> RecordState | None:
-        """Return the state of `[first, last]` where one lease holds all that has not expired.
-
-        None too where parts of it expire at different times.
-        """
-        found = self._ranges.at(first)
-        if found is None or not first <= last <= found[1]:
-            return None
-        record = found[2]
-        return record if record.state is State.HELD and record.until > now else None
+        return parts if messages == last - first + 1 else []
 
     def renew(self, first: int, last: int, lease: Lease, until: float) -> None:
         """Let what a lease holds expire later."""
