@@ -181,8 +181,8 @@ class Client(
                 there is none; None: never.
             group: Share the topic's partitions with the other members of the group of this name:
                 each partition is read by one member at a time, and moves to another when a member
-                joins, leaves or dies. Items are `(batch, ranges)`, of several topics `(topic,
-                batch, ranges)`.
+                joins, leaves or dies. Items are `(batch, ranges)`, of several topics `(batch,
+                ranges, topic)`.
             member: Name of the member, unique in its group; None: one of its own.
             instance: A name that survives restarts: a member of it that joins within the session of
                 the last one has its partitions, and ends that one: iteration raises `FencedMember`.

@@ -183,7 +183,7 @@ class Consumer(Iterator[Consumed]):
 
     Iterating yields `(batch, ranges)`: rows of many partitions, in order of offset within each, and
     which are whose; where the consumer reads a single partition, `(batch, partition, start_offset,
-    end_offset)`; where it reads several topics, `(topic, batch, ranges)`. All have `ranges`, and
+    end_offset)`; where it reads several topics, `(batch, ranges, topic)`. All have `ranges`, and
     `parts()`, which yields the rows of each partition by themselves. It blocks while there is
     nothing new. Each message is delivered at least once: what was not
     committed before a crash is redelivered. One thread iterates; `commit` and `close` may be called

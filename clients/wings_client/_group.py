@@ -218,7 +218,7 @@ class GroupReads:
                 self._slots.update(zip(places, batch.ranges.slots, strict=True))
             self.answered()
             self._offsets.deliver(stream.topic, batch)
-            return batch if len(self._topics) == 1 else TopicBatch(stream.topic, *batch)
+            return batch if len(self._topics) == 1 else TopicBatch(*batch, stream.topic)
 
     def fenced(self) -> bool:
         """Drop everything and join anew, as a commit was refused; returns True."""

@@ -320,10 +320,10 @@ class RangesBatch(_RangesBatch, BatchViews):
 
 
 class _TopicBatch(NamedTuple):
-    topic: Topic
     batch: RecordBatch
     ranges: Sequence[PartitionRange]
     """In the order of the rows: each says how many of them are its."""
+    topic: Topic
 
 
 class TopicBatch(_TopicBatch, BatchViews):

@@ -76,7 +76,7 @@ class Transactions:
         self._aborted_at: float | None = None
         """When a transaction was aborted before any has named its consumer."""
         self._is_unknown = False
-        """Whether it is not known if the last transaction was published."""
+        """Whether the outcome of the last transaction is unknown."""
 
     @checked
     def begin(self, *, timeout: float = TRANSACTION_SECONDS) -> "Transaction":

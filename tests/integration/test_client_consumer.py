@@ -14,12 +14,12 @@ from fix_server import Trim
 from server_processes import until_let_go
 
 import wings_client
-from wings_client import Client, ConsumedBatch, Consumer, RangesBatch, Retry, Topic
+from wings_client import Client, ConsumedBatch, Consumer, RangesBatch, Retry, Topic, TopicBatch
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound, Unavailable
 from wings_core.partitions import Partition
 from wings_server.testing import RunningServer, running_server, server_process
 
-Consumed = ConsumedBatch | RangesBatch
+Consumed = ConsumedBatch | RangesBatch | TopicBatch
 
 KEYED = ("key: int64", "n: int64")
 IDLE = 0.7

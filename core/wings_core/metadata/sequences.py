@@ -42,7 +42,7 @@ class SequenceDraft:
     """A producer's numbers in a partition as they will be after the batches judged so far."""
 
     stored: str | None = None
-    """What is stored, the form of `to_json`; None for nothing, or nothing that still counts."""
+    """The stored form, that of `to_json`; None for nothing, or nothing that still counts."""
     epoch: int = 0
     batches: list[NumberedBatch] = field(default_factory=list[NumberedBatch])
     """Its last batches, at most `BATCHES_KEPT`."""

@@ -438,7 +438,7 @@ class Coordinator:
             requests: At least one.
             most: Partitions to look at, at most.
             besides: Partitions to leave out.
-            recent: Whether it is enough where a partition's log stood a moment ago.
+            recent: Whether the place where a partition's log stood a moment ago is enough.
         """
         picked = _Picked(group, index, self._core.now(), [[] for _ in requests])
         wanting: dict[Partition | None, dict[int, AcquireRequest]] = {}
