@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Node(_message.Message):
-    __slots__ = ("id", "address", "http", "since")
+    __slots__ = ("id", "address", "http", "since", "kafka")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HTTP_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     http: str
     since: int
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., http: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
+    kafka: str
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., http: _Optional[str] = ..., since: _Optional[int] = ..., kafka: _Optional[str] = ...) -> None: ...
 
 class RenewNodeRequest(_message.Message):
     __slots__ = ("node", "seconds")
