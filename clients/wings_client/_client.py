@@ -181,8 +181,8 @@ class Client(
                 there is none; None: never.
             group: Share the topic's partitions with the other members of the group of this name:
                 each partition is read by one member at a time, and moves to another when a member
-                joins, leaves or dies. Items are `(batch, ranges)`, of several topics `(batch,
-                ranges, topic)`.
+                joins, leaves or dies. Items are `(batch, ranges)`, of a list of topics
+                `(batch, ranges, topic)`.
             member: Name of the member, unique in its group; None: one of its own.
             instance: A name that survives restarts: a member of it that joins within the session of
                 the last one has its partitions, and ends that one: iteration raises `FencedMember`.
@@ -220,10 +220,13 @@ class Client(
                 on_revoked=on_revoked,
             )
         topics = [self._described(each) for each in _listed(topic)]
-        if not topics or (len(topics) > 1 and not group):
+        by_topic = isinstance(topic, list | tuple)
+        if by_topic and not (topics and group):
             raise InvalidArgument("a consumer reads one topic; a member of a group reads several")
+        if len({each.uuid for each in topics}) < len(topics):
+            raise InvalidArgument("a topic is named twice")
         wanted = build(ReadOptions, InvalidTicket, "consumer", **options)
-        offsets = ConsumerOffsets(self._transport, self, name, topics)
+        offsets = ConsumerOffsets(self._transport, self, name, topics, by_topic=by_topic)
         reads: ConsumerReads | GroupReads
         if member_options is None:
             (described,) = topics

@@ -56,7 +56,7 @@ class ConsumerEngine:
         """See `Consumer.positions`."""
         self.transport.check_process()
         delivered = self.offsets.delivered
-        if len(self.topics) > 1:
+        if self.offsets.by_topic:
             return dict(delivered)
         return {partition: offset for (_, partition), offset in delivered.items()}
 
@@ -183,8 +183,8 @@ class Consumer(Iterator[Consumed]):
 
     Iterating yields `(batch, ranges)`: rows of many partitions, in order of offset within each, and
     which are whose; where the consumer reads a single partition, `(batch, partition, start_offset,
-    end_offset)`; where it reads several topics, `(batch, ranges, topic)`. All have `ranges`, and
-    `parts()`, which yields the rows of each partition by themselves. It blocks while there is
+    end_offset)`; where it was given a list of topics, `(batch, ranges, topic)`. All have `ranges`,
+    and `parts()`, which yields the rows of each partition by themselves. It blocks while there is
     nothing new. Each message is delivered at least once: what was not
     committed before a crash is redelivered. One thread iterates; `commit` and `close` may be called
     from any.
@@ -212,7 +212,7 @@ class Consumer(Iterator[Consumed]):
     def positions(self) -> dict[Any, int]:
         """The next offset to read, after all that was delivered.
 
-        By partition value; of several topics, by full name of the topic and partition value.
+        By partition value; of a list of topics, by full name of the topic and partition value.
         """
         return self.engine.positions
 

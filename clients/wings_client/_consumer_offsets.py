@@ -77,16 +77,25 @@ class ConsumerOffsets:
         calls: The calls of the client.
         name: Name of the consumer.
         topics: The topics to read.
+        by_topic: Whether its batches and positions name their topic.
 
     Attributes:
         name: Name of the consumer.
         topics: The topics.
+        by_topic: Whether its batches and positions name their topic.
         read_at: The time at which the committed offsets were read, by `time.monotonic`.
     """
 
     def __init__(
-        self, transport: Transport, calls: ConsumerCalls, name: str, topics: Sequence[Topic]
+        self,
+        transport: Transport,
+        calls: ConsumerCalls,
+        name: str,
+        topics: Sequence[Topic],
+        *,
+        by_topic: bool = False,
     ) -> None:
+        self.by_topic = by_topic
         self._transport = transport
         self._calls = calls
         self.name = name
@@ -164,8 +173,9 @@ class ConsumerOffsets:
         The first time that a name reads a topic from elsewhere than its start, these offsets are
         committed: a partition without a committed offset is then known to be a later one.
         """
-        self.read_at = time.monotonic()
+        began = time.monotonic()
         committed = self._committed(topic)
+        self.read_at = began
         if not committed and start != "earliest":
             keys = place(None, ALL, start)
             command = build(InfoCommand, InvalidArgument, "offsets", topic=topic.name, **keys)
@@ -238,11 +248,15 @@ class ConsumerOffsets:
 
         Raises:
             FencedMember: The member has joined anew since the offsets were taken.
+            InvalidArgument: The consumer was rewound since.
         """
+        fence = self.fence()
         with self._lock:
+            if taken.losses != self._losses and fence is None:
+                raise InvalidArgument(f"consumer {self.name!r} was rewound since")
             if taken.losses != self._losses:
                 raise _fenced()
-        return self.fence()
+        return fence
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Record that offsets were committed."""
@@ -264,14 +278,18 @@ class ConsumerOffsets:
             return
         self._looks_at = time.monotonic() + LOOK_SECONDS
         for topic in self.topics:
-            for partition, offset in self._committed(topic).items():
+            try:
+                found = self._committed(topic)
+            except WingsError:
+                return
+            for partition, offset in found.items():
                 place = topic.name, partition
                 if place in offsets and offset != self._known.get(place):
                     self._looks_at = math.inf
                     _logger.warning(
-                        "consumer %r: its offset of partition %r of %s was moved to %d by another "
-                        "consumer of this name: each reads everything; with group=True they share "
-                        "the partitions",
+                        "consumer %r: its offset of partition %r of %s was moved to %d elsewhere: "
+                        "of two consumers of one name each reads everything; with group=True they "
+                        "share the partitions",
                         self.name,
                         partition,
                         topic.id,

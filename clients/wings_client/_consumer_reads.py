@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from wings_client._chunks import Chunks, OnDataLoss
-from wings_client._consumer_offsets import ConsumerOffsets
+from wings_client._consumer_offsets import ConsumerOffsets, patiently
 from wings_client._handover import Handover, HandoverClosed
 from wings_client._messages import build
 from wings_client._model import Consumed, Topic
@@ -87,12 +87,14 @@ class ConsumerReads:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
         assert self._offsets is not None
-        starts = self._offsets.first(self._topic, "earliest")
+        first = partial(self._offsets.first, self._topic, "earliest")
+        starts = patiently(self._transport, first)
         self._offsets.rewind()
         before = self._reads
         self._open(starts)
         for read in before if not self._closed else (*before, *self._reads):
             read.cancel()
+            del self._handed_over[read]
         self.start()
 
     def close(self) -> None:

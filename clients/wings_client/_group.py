@@ -218,7 +218,7 @@ class GroupReads:
                 self._slots.update(zip(places, batch.ranges.slots, strict=True))
             self.answered()
             self._offsets.deliver(stream.topic, batch)
-            return batch if len(self._topics) == 1 else TopicBatch(*batch, stream.topic)
+            return TopicBatch(*batch, stream.topic) if self._offsets.by_topic else batch
 
     def fenced(self) -> bool:
         """Drop everything and join anew, as a commit was refused; returns True."""
@@ -320,8 +320,9 @@ class GroupReads:
             return self._options.poll_seconds
         self._is_away = False
         if self._is_fenced or (self._epoch > 0 and now >= self._session_ends):
+            if not self._is_still_itself():
+                return RETRY_SECONDS
             _logger.warning("consumer group %r: the session of this member ended", self._name)
-            self._check_instance()
             self._drop()
         return self._beat(now)
 
@@ -359,22 +360,25 @@ class GroupReads:
         moved = self._reconcile()
         return 0.0 if moved else answer["heartbeat_ms"] / 1_000
 
-    def _check_instance(self) -> None:
-        """Check that the instance is not another member's by now, which joining would fence.
+    def _is_still_itself(self) -> bool:
+        """Return whether the instance is no other member's by now, which joining would fence.
+
+        False while the server cannot be asked.
 
         Raises:
-            FencedMember: It is.
+            FencedMember: It is another's.
         """
         if self._options.instance is None or self._epoch <= 0:
-            return
+            return True
         try:
             self._send(self._epoch)
         except FencedMember as error:
             if "instance" in error.facts:
                 self._drop()
                 raise
-        except WingsError:
-            return
+        except WingsError as error:
+            return not is_passing(error, repeatable=True)
+        return True
 
     def _send(self, epoch: int) -> Mapping[str, Any]:
         keys: dict[str, Any] = {}

@@ -31,10 +31,13 @@ from wings_core.contracts.actions import (
     StagePublish,
     TransactionBegin,
 )
-from wings_core.errors import InvalidArgument, PublishFenced, Unavailable
+from wings_core.errors import InvalidArgument, PublishFenced, Unavailable, WingsError
 
 TRANSACTION_SECONDS = 60.0
 """How long a transaction may be open, by default."""
+
+ABORTED_MAX = 1_000
+"""Aborted transactions in a row whose times are kept."""
 
 ROWS_WAITING = 10_000
 """Rows of a producer that are made a batch."""
@@ -73,10 +76,10 @@ class Transactions:
         self._open: Transaction | None = None
         self._consumer: ConsumerEngine | None = None
         """The consumer whose offsets were committed last."""
-        self._aborted_at: float | None = None
-        """When a transaction was aborted before any has named its consumer."""
+        self._aborted: list[float] = []
+        """When transactions were aborted since the last one that took a consumer."""
         self._is_unknown = False
-        """Whether the outcome of the last transaction is unknown."""
+        """Whether the outcome of the last publish is unknown, also while it is under way."""
 
     @checked
     def begin(self, *, timeout: float = TRANSACTION_SECONDS) -> "Transaction":
@@ -123,12 +126,12 @@ class Transactions:
                 be committed by another.
         """
         offsets, self._consumer = consumer.offsets, consumer
-        if self._aborted_at is not None and offsets.is_astride(self._aborted_at):
+        if any(map(offsets.is_astride, self._aborted)):
             raise InvalidArgument(
-                "the transaction before was aborted, and this one would commit what the consumer "
+                "a transaction before was aborted, and this one would commit what the consumer "
                 "delivered to it as well: abort, and rewind the consumer"
             )
-        self._aborted_at = None
+        self._aborted.clear()
         if offsets.fence() is None and offsets.read_at < self._begun_at:
             raise InvalidArgument(
                 "the consumer was opened before the transactions of the writer: what an earlier "
@@ -137,9 +140,10 @@ class Transactions:
 
     def aborted(self) -> None:
         """Have the consumer deliver no more before what it delivered is dealt with."""
-        if self._consumer is None:
-            self._aborted_at = self._aborted_at or time.monotonic()
-        else:
+        self._aborted.append(time.monotonic())
+        if len(self._aborted) > ABORTED_MAX:
+            del self._aborted[1]
+        if self._consumer is not None:
             self._consumer.aborted()
 
     def publish(self, stages: Iterable[str], offsets: PublishedOffsets | None) -> Published:
@@ -173,13 +177,16 @@ class Transactions:
         return published
 
     def _act(self, body: StagePublish) -> Any:
+        self._is_unknown = True  # A task that is cancelled does not stop the call.
         try:
-            return patiently(
+            answer = patiently(
                 self._transport, lambda: self._transport.act("stage-publish", body, repeatable=True)
             )
-        except Unavailable:
-            self._is_unknown = True
+        except WingsError as error:
+            self._is_unknown = isinstance(error, Unavailable)
             raise
+        self._is_unknown = False
+        return answer
 
     def __repr__(self) -> str:
         """Return the writer and its epoch."""
@@ -321,6 +328,8 @@ class Transaction:
 
     def cancel(self) -> None:
         """End the streams at once; the server deletes what was pushed later. Does not block."""
+        if self.is_open:
+            self._transactions.aborted()
         self.is_open = False
         for stage in self._stages:
             stage.cancel()

@@ -162,9 +162,11 @@ def test_members_read_several_topics(wings: Client, new_topic_id: str) -> None:
 
 def test_consumers_of_several_topics_are_members(wings: Client, new_topic_id: str) -> None:
     wings.create_topic(new_topic_id, {"n": "int64"})
-    for topics in ([new_topic_id, new_topic_id], []):
+    for topics in ([new_topic_id], []):
         with pytest.raises(InvalidArgument, match="a member of a group reads several"):
             wings.consumer("name", topics)
+    with pytest.raises(InvalidArgument, match="named twice"):
+        wings.consumer("name", [new_topic_id, new_topic_id], group=True)
 
 
 def test_another_consumer_of_a_name_is_warned_of_once(
@@ -184,7 +186,7 @@ def test_another_consumer_of_a_name_is_warned_of_once(
         next(second)
         second.commit()
         (record,) = caplog.records
-        assert "another consumer of this name" in record.getMessage()
+        assert "of two consumers of one name" in record.getMessage()
         wings.push(new_topic_id, {"n": [3]})
         next(second)
         second.commit()

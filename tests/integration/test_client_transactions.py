@@ -1,5 +1,6 @@
 """Transactions: rows of several topics and a consumer's offsets, published at once, once."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -153,6 +154,78 @@ def test_what_an_aborted_transaction_was_to_commit_is_dealt_with_before_more_com
         wings.push(source, {"n": [4]})
         work(consumer, next(consumer))
     assert rows_of(wings, target) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("then", ["rewind", "open another"])
+def test_however_often_a_transaction_is_aborted_nothing_is_committed_without_effect(
+    wings: Client, new_topic: NewTopic, target: Topic, then: str
+) -> None:
+    source = new_topic()
+    transactions = wings.transactions(f"{target.id}-writer")
+    opened = partial(wings.consumer, f"{source.id}-name", source, auto_commit=False, timeout=60)
+    wings.push(source, {"n": [1]})
+    consumer = opened()
+    if then == "open another":  # The transactions know a consumer, which is not the one in use.
+        with transactions.begin() as transaction:
+            transaction.push(target, next(consumer).batch)
+            transaction.commit(consumer)
+        wings.push(source, {"n": [2]})
+    for _ in range(2):
+        if then == "rewind":
+            consumer.rewind()
+        else:
+            consumer.close()
+            consumer = opened()
+        next(consumer)
+        transactions.begin().abort()
+    wings.push(source, {"n": [3]})
+
+    def go_on() -> None:
+        after = next(consumer)
+        with transactions.begin() as transaction:
+            transaction.push(target, after.batch)
+            transaction.commit(consumer)
+
+    with pytest.raises(InvalidArgument, match="aborted"):
+        go_on()
+    consumer.close()
+    first = 2 if then == "open another" else 1
+    assert offsets_of(wings, f"{source.id}-name", source) in ({None: first - 1}, {})
+
+
+def test_a_task_that_is_cancelled_in_a_transaction_commits_nothing_without_effect(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    async def run() -> None:
+        async with wings_client.connect_async(server.flight) as client:
+            source = await client.create_topic(new_topic_id, {"n": "int64"})
+            target = await client.create_topic(f"{new_topic_id}-out", {"n": "int64"})
+            transactions = await client.transactions(f"{new_topic_id}-writer")
+            await client.push(source, {"n": [1]})
+            consumer = client.consumer(
+                f"{new_topic_id}-name", source, auto_commit=False, timeout=60
+            )
+            async with consumer as reading:
+                batch, *_ = await anext(reading)
+                async with transactions.begin() as transaction:
+                    await transaction.push(target, batch)
+                    await transaction.commit(reading)
+                await client.push(source, {"n": [2]})
+                await anext(reading)
+
+                async def linger() -> None:
+                    async with transactions.begin():
+                        await asyncio.sleep(60)
+
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(linger(), 0.1)
+                with pytest.raises(InvalidArgument, match="was aborted"):
+                    await anext(reading)
+                await reading.rewind()
+                batch, *_ = await anext(reading)
+                assert batch["n"].to_pylist() == [2]
+
+    asyncio.run(run())
 
 
 def test_a_producer_of_rows_makes_batches_of_them(wings: Client, new_topic: NewTopic) -> None:

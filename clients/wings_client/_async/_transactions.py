@@ -53,7 +53,8 @@ class AsyncTransaction:
     """Rows and offsets that become visible at once; made by `AsyncTransactions.begin`.
 
     Safe from many tasks; their calls go in one after another. A task that is cancelled in a call
-    ends the transaction, and its rows never become visible. See `Transaction`.
+    ends the transaction, and its rows never become visible; one that is cancelled in `end` leaves
+    unknown whether they do. See `Transaction`.
     """
 
     def __init__(self, pool: WorkerPool, transaction: Transaction) -> None:
