@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from breakable_proxy import breakable
 from fix_client import EAGER
 from fix_commands import Command
 from fix_metadata import Clock, RemoteOverSqlite
@@ -398,6 +399,67 @@ def test_of_two_processes_of_one_instance_the_later_one_goes_on(
         second.close()
         assert member.instance == "one"
         assert wings.consumer_group(group).lag == 0
+
+
+def test_a_member_that_is_cut_off_hands_out_nothing_that_another_reads(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    group, seen = f"{new_topic_id}-group", Counter[tuple[int, int]]()
+    with (
+        wings_client.connect(server.flight) as client,
+        breakable(server.flight) as proxy,
+        wings_client.connect(proxy.endpoint, retry=EAGER) as far,
+    ):
+        client.create_topic(
+            new_topic_id, pa.schema([("key", pa.int64()), ("n", pa.int64())]), partition_key="key"
+        )
+        cut_off = Member(far, group, new_topic_id, seen)
+        push(client, new_topic_id, 0)
+        wait_for(lambda: len(seen) == KEYS * 10)
+        proxy.stop_listening()
+        member = Member(client, group, new_topic_id, seen)
+        push(client, new_topic_id, 10)
+        wait_for(lambda: member.slots == 256)
+        wait_for(lambda: {n for _, n in seen} >= set(range(10, 20)))
+        wait_for(lambda: len([n for _, n in seen if n >= 10]) == KEYS * 10)
+        proxy.listen_again()
+        wait_for(lambda: member.slots == cut_off.slots == 128)
+        push(client, new_topic_id, 20)
+        wait_for(lambda: len(seen) == KEYS * 30)
+        member.stop()
+        cut_off.stop()
+        assert {count for (_, n), count in seen.items() if n >= 10} == {1}
+        assert client.consumer_group(group).lag == 0
+
+
+def test_a_member_that_was_cut_off_leaves_its_instance_to_the_one_that_took_it(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    with (
+        wings_client.connect(server.flight) as client,
+        breakable(server.flight) as proxy,
+        wings_client.connect(proxy.endpoint, retry=EAGER) as far,
+    ):
+        client.create_topic(new_topic_id, {"n": "int64"})
+        client.push(new_topic_id, {"n": [1]})
+        opened = partial(
+            Client.consumer,
+            name=f"{new_topic_id}-group",
+            topic=new_topic_id,
+            group=True,
+            instance="one",
+            session=6,
+            auto_commit=False,
+        )
+        with opened(far) as cut_off, opened(client) as another:
+            next(cut_off)
+            proxy.stop_listening()
+            next(another)
+            time.sleep(7)  # Until the session of the one that is cut off has ended.
+            proxy.listen_again()
+            with pytest.raises(FencedMember, match="'one' of the group is another member"):
+                next(cut_off)
+            another.commit()
 
 
 def test_a_callback_that_raises_ends_the_member_in_order(wings: Client, new_topic_id: str) -> None:
