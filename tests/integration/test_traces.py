@@ -173,6 +173,7 @@ def test_metrics_come_by_otlp(receiver: Receiver, server: ServerProcess) -> None
     assert {attributes(point)["transport"] for point in pushed.sum.data_points} == {
         "flight",
         "http",
+        "kafka",
     }
     seconds = receiver.metrics["wings_flush_duration_seconds"]
     assert seconds.unit == "s"
