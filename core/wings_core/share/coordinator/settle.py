@@ -74,8 +74,8 @@ class Settling:
             group: The group, with its configuration as it is now.
             partition: The partition of all entries.
             bounds: The bounds of its log.
-            requests: Those that only accept what is held by leases of this coordinator share a
-                tombstone.
+            requests: The entries of each. Requests that only accept messages leased by this
+                coordinator share a tombstone.
 
         Returns:
             The error of each entry, or None, by request.
