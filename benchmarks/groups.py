@@ -31,7 +31,7 @@ ROWS = 10_000_000
 ROWS_PUSHED = 500_000
 MEMBERS = 3
 SESSION = 6
-MANY_PARTITIONS, MANY_MEMBERS = 10_000, 100
+MANY_PARTITIONS, MANY_MEMBERS, MANY_CLIENTS = 10_000, 100, 10
 GROUPS, MEMBERS_EACH = 1_000, 10
 TRANSACTION_ROWS = 1_000
 SLOTS = 256
@@ -62,7 +62,7 @@ def run() -> Iterator[Row]:
             f"{MANY_MEMBERS} members join a group of {MANY_PARTITIONS:,} partitions and settle",
             "s",
             10,
-            [_join(client) for _ in range(3)],
+            [_join(server) for _ in range(3)],
         )
         yield _transactions(client)
     yield _idle()
@@ -187,30 +187,33 @@ def _takeover(server: ServerProcess, client: Client) -> float:
             return time.perf_counter() - started
 
 
-def _join(client: Client) -> float:
+def _join(server: ServerProcess) -> float:
     """Return the seconds until every one of many members has its share."""
     name, share = uuid4().hex, Shares(MANY_MEMBERS)
-    consumers = [
-        client.consumer(
-            name,
-            "many",
-            group=True,
-            on_assigned=share.changed(member, 1),
-            on_revoked=share.changed(member, -1),
-        )
-        for member in range(MANY_MEMBERS)
-    ]
-    threads = [threading.Thread(target=list, args=(consumer,)) for consumer in consumers]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    share.settled.wait()
-    seconds = time.perf_counter() - started
-    closing = [threading.Thread(target=consumer.close) for consumer in consumers]
-    for thread in closing:
-        thread.start()
-    for thread in (*closing, *threads):
-        thread.join()
+    with ExitStack() as stack:
+        connect = partial(wings_client.connect, server.flight, timeout=300)
+        clients = [stack.enter_context(connect()) for _ in range(MANY_CLIENTS)]
+        consumers = [
+            clients[member % MANY_CLIENTS].consumer(
+                name,
+                "many",
+                group=True,
+                on_assigned=share.changed(member, 1),
+                on_revoked=share.changed(member, -1),
+            )
+            for member in range(MANY_MEMBERS)
+        ]
+        threads = [threading.Thread(target=list, args=(consumer,)) for consumer in consumers]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        share.settled.wait()
+        seconds = time.perf_counter() - started
+        closing = [threading.Thread(target=consumer.close) for consumer in consumers]
+        for thread in closing:
+            thread.start()
+        for thread in (*closing, *threads):
+            thread.join()
     return seconds
 
 

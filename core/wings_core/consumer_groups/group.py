@@ -67,6 +67,13 @@ class Session:
     told_at: float | None = None
     """Since when the member holds slots that it was told to give up; None: it holds none such."""
 
+    @property
+    def end(self) -> float:
+        """When the member is removed if nothing changes."""
+        if self.told_at is None:
+            return self.deadline
+        return min(self.deadline, self.told_at + REVOKE_MS / 1_000)
+
 
 @dataclass(slots=True)
 class ConsumerGroup:
@@ -87,6 +94,8 @@ class ConsumerGroup:
     members: dict[str, GroupMember] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     _stored: dict[str, GroupMember] = field(default_factory=dict)
+    _due: float = -math.inf
+    """No session ends before."""
 
     @classmethod
     def load(
@@ -132,6 +141,7 @@ class ConsumerGroup:
             session.told_at = None
         elif session.told_at is None:
             session.told_at = now
+        self._due = min(self._due, session.end)
         same = session.said == member.assigned and beat.epoch == member.epoch
         return Beat(member.epoch, None if same else member.assigned)
 
@@ -141,12 +151,11 @@ class ConsumerGroup:
         Returns:
             Their ids.
         """
-        gone = [
-            member
-            for member, session in self.sessions.items()
-            if session.deadline <= now
-            or (session.told_at is not None and session.told_at + REVOKE_MS / 1_000 <= now)
-        ]
+        if now < self._due:
+            return []
+        ends = {member: session.end for member, session in self.sessions.items()}
+        gone = [member for member, end in ends.items() if end <= now]
+        self._due = min((end for end in ends.values() if end > now), default=math.inf)
         if gone:
             self._remove(gone)
         return gone
