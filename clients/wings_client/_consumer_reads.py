@@ -1,7 +1,7 @@
 """The reads of a consumer: one stream over all its partitions, by a thread, into a queue."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -26,7 +26,7 @@ JOIN_SECONDS = 1.0
 that stream."""
 
 
-class _Read(NamedTuple):
+class ReadBatch(NamedTuple):
     """A batch, and the stream that it came by."""
 
     stream: Chunks
@@ -145,7 +145,7 @@ class ConsumerReads:
 
     def accept(self, taken: Any) -> Consumed | None:
         """Return a batch that was taken from the queue as delivered; None: it comes again."""
-        stream, batch = cast("_Read", taken)
+        stream, batch = cast("ReadBatch", taken)
         if stream not in self._reads:
             return None
         if self._offsets is not None:
@@ -186,16 +186,38 @@ class ConsumerReads:
         return chunks
 
     def _read(self, read: Chunks) -> None:
-        try:
-            for chunk in read:
-                batch = next(chunk.parts()) if self._is_of_one else chunk
-                self.handover.put(_Read(read, batch))
-                self._handed_over[read] += 1
-        except HandoverClosed:
-            return
-        except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
-            if read in self._reads:
-                self.handover.fail(error)
+        hand_over(self.handover, read, self._batches(read), lambda: read in self._reads)
+
+    def _batches(self, read: Chunks) -> Iterator[Consumed]:
+        for chunk in read:
+            yield next(chunk.parts()) if self._is_of_one else chunk
+            self._handed_over[read] += 1
+
+
+def hand_over(
+    handover: Handover[Any],
+    stream: Chunks,
+    batches: Iterable[Consumed],
+    is_read: Callable[[], bool],
+) -> None:
+    """Put the batches of a stream into a queue, to its end; blocks.
+
+    Args:
+        handover: The queue.
+        stream: The stream, by which its batches are known.
+        batches: Its batches.
+        is_read: Returns whether no other stream has taken its place.
+    """
+    try:
+        for batch in batches:
+            if not is_read():
+                return
+            handover.put(ReadBatch(stream, batch))
+    except HandoverClosed:
+        return
+    except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
+        if is_read():
+            handover.fail(error)
 
 
 def probe_of(

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, repeat
 from operator import itemgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from wings_client._acquire import member_name
 from wings_client._chunks import Chunks, OnDataLoss
 from wings_client._consumer_groups import AssignedSlots
 from wings_client._consumer_offsets import ConsumerOffsets, TopicPartition
-from wings_client._consumer_reads import BATCHES_WAITING_MAX, probe_of
+from wings_client._consumer_reads import BATCHES_WAITING_MAX, hand_over, probe_of
 from wings_client._errors import is_passing
-from wings_client._handover import Handover, HandoverClosed
+from wings_client._handover import Handover
 from wings_client._messages import build
 from wings_client._model import Consumed, RangesBatch, Topic, TopicBatch
 from wings_client._threads import Work
@@ -73,57 +73,34 @@ class GroupOptions:
         return cls(member or member_name(), **options)
 
 
-class _Read(NamedTuple):
-    """A batch, and the stream that it came by."""
-
-    stream: "_TopicReads"
-    number: int
-    batch: RangesBatch
-
-
 class _TopicReads:
     """The reads of one topic: one stream at a time, over the slots that may be read.
 
     Attributes:
         topic: The topic.
         slots: Slots that are read.
-        number: Counts the streams; batches of those before are another's to read by now.
         has_dropped: Whether a batch was dropped as the session seemed to have ended.
-        chunks: The stream; None: nothing is read.
+        chunks: The stream; None: nothing is read. Batches of those before are another's to read.
     """
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.slots: frozenset[int] = frozenset()
-        self.number = 0
         self.has_dropped = False
         self.chunks: Chunks | None = None
 
     def begin(self, slots: frozenset[int], chunks: Chunks | None) -> None:
         """Read by another stream from now on."""
-        self.number += 1
+        before, self.chunks = self.chunks, chunks
         self.slots = slots
         self.has_dropped = False
-        self.cancel()
-        self.chunks = chunks
+        if before is not None:
+            before.cancel()
 
     def cancel(self) -> None:
         """End the stream."""
         if self.chunks is not None:
             self.chunks.cancel()
-
-    def read(self, handover: Handover[_Read], chunks: Chunks, number: int) -> None:
-        """Hand the batches of a stream over, until it is another one's turn."""
-        try:
-            for chunk in chunks:
-                if number != self.number:
-                    return
-                handover.put(_Read(self, number, chunk))
-        except HandoverClosed:
-            return
-        except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
-            if number == self.number:
-                handover.fail(error)
 
 
 class GroupReads:
@@ -181,7 +158,7 @@ class GroupReads:
         self._owned: frozenset[Slot] = frozenset()
         """Slots that the server takes for its own: also what it has yet to give up."""
         self._target: frozenset[Slot] = frozenset()
-        self._slots: dict[TopicPartition, int] = {}
+        self._slots: dict[TopicPartition, Slot] = {}
         """Slots of the partitions of which something was delivered."""
         self._work = Work(self._run, "wings-group")
 
@@ -207,15 +184,19 @@ class GroupReads:
     def accept(self, taken: Any) -> Consumed | None:
         """Return a batch that was taken as delivered; None: it is another's to read by now."""
         with self._lock:
-            stream, number, batch = cast("_Read", taken)
-            if self._is_closed or number != stream.number or self._is_fenced:
+            chunks, batch = cast("tuple[Chunks, RangesBatch]", taken)
+            reads = (each for each in self._topics.values() if each.chunks is chunks)
+            stream = next(reads, None)
+            if self._is_closed or stream is None or self._is_fenced:
                 return None
             if time.monotonic() >= self._session_ends:
                 stream.has_dropped = True
                 return None
             if isinstance(batch.ranges, PartitionRanges):
-                places = zip(repeat(stream.topic.name), batch.ranges.partitions)
-                self._slots.update(zip(places, batch.ranges.slots, strict=True))
+                name = stream.topic.name
+                places = zip(repeat(name), batch.ranges.partitions)
+                slots = zip(repeat(name), batch.ranges.slots)
+                self._slots.update(zip(places, slots, strict=True))
             self.answered()
             self._offsets.deliver(stream.topic, batch)
             return TopicBatch(*batch, stream.topic) if self._offsets.by_topic else batch
@@ -424,7 +405,7 @@ class GroupReads:
                     return False
             _call(self._options.on_revoked, revoked)
             with self._lock:
-                gone = frozenset(place for place in self._slots if self._slot(place) in revoked)
+                gone = frozenset(place for place, slot in self._slots.items() if slot in revoked)
                 self._offsets.forget(gone)
                 for partition in gone:
                     del self._slots[partition]
@@ -449,11 +430,7 @@ class GroupReads:
         offsets = self._offsets
         held = offsets.unprocessed if self._commits else offsets.unfinished
         leaving = self._owned - self._target
-        return bool(leaving) and any(self._slot(place) in leaving for place in held)
-
-    def _slot(self, place: TopicPartition) -> Slot | None:
-        number = self._slots.get(place)
-        return None if number is None else (place[0], number)
+        return bool(leaving) and any(self._slots.get(place) in leaving for place in held)
 
     @property
     def _reading(self) -> frozenset[Slot]:
@@ -485,15 +462,16 @@ class GroupReads:
                 chunks = self._chunks(name, mine) if mine else None
                 stream.begin(mine, chunks)
                 if chunks is not None:
-                    read = partial(stream.read, self.handover, chunks, stream.number)
+                    is_read = partial(_is_read, stream, chunks)
+                    read = partial(hand_over, self.handover, chunks, chunks, is_read)
                     Work(read, "wings-consumer").start()
 
     def _chunks(self, topic: str, slots: frozenset[int]) -> Chunks:
         delivered = self._offsets.delivered
         at = {
             place[1]: delivered[place]
-            for place, slot in self._slots.items()
-            if place[0] == topic and slot in slots
+            for place, (name, number) in self._slots.items()
+            if name == topic and number in slots
         }
         ticket = build(
             FollowTicket,
@@ -510,6 +488,10 @@ class GroupReads:
         chunks = Chunks(self._transport, ticket, reconnect_seconds=seconds)
         chunks.on_data_loss = self._on_data_loss
         return chunks
+
+
+def _is_read(stream: _TopicReads, chunks: Chunks) -> bool:
+    return stream.chunks is chunks
 
 
 def _by_topic(slots: Iterable[Slot]) -> Iterator[AssignedSlots]:
