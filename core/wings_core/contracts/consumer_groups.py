@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, WrapValidato
 
 from wings_core.contracts.actions import OFFSETS_MAX, ActionBody
 from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of
-from wings_core.contracts.reads import SlotNumbers, TimestampOffset
+from wings_core.contracts.reads import SlotNumbers, TimestampOffset, check_partitions_distinct
 from wings_core.model import GroupMember
 from wings_core.partitions import Partition, partition_value
 from wings_core.slots import slots_in
@@ -92,12 +92,7 @@ class ResetEntry(Message):
 
 
 def _distinct_partitions(entries: tuple[ResetEntry, ...]) -> tuple[ResetEntry, ...]:
-    seen: set[str] = set()
-    for each in entries:
-        text = repr(each.partition)
-        if text in seen:
-            raise problem_of(f"contains the partition {each.partition!r} twice")
-        seen.add(text)
+    check_partitions_distinct(each.partition for each in entries)
     return entries
 
 

@@ -5,7 +5,7 @@ Spark pass them as one `ReadOptions`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import (
@@ -124,13 +124,18 @@ def _parse_partitions(found: object) -> object:
     if len(items) > ENTRIES_MAX:
         raise problem_of(f"must have at most {ENTRIES_MAX} entries; got {len(items)}")
     entries = tuple(_entry(index, item) for index, item in enumerate(items))
-    seen: set[object] = set()
-    for entry in entries:
-        key = _identity(entry.partition)
-        if key in seen:
-            raise problem_of(f"contains the partition {shown(entry.partition)} twice")
-        seen.add(key)
+    check_partitions_distinct(entry.partition for entry in entries)
     return entries
+
+
+def check_partitions_distinct(partitions: Iterable[JsonValue]) -> None:
+    """Validate that no partition value is named twice."""
+    seen: set[object] = set()
+    for partition in partitions:
+        key = _identity(partition)
+        if key in seen:
+            raise problem_of(f"contains the partition {shown(partition)} twice")
+        seen.add(key)
 
 
 def _entry(index: int, item: object) -> PartitionEntry:
