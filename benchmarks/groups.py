@@ -214,6 +214,8 @@ def _join(server: ServerProcess) -> float:
             thread.start()
         for thread in (*closing, *threads):
             thread.join()
+        while clients[0].consumer_group(name).members:
+            time.sleep(0.1)  # What they give up by leaving takes the server a while.
     return seconds
 
 
