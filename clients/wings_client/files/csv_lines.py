@@ -120,7 +120,9 @@ class Dialect:
         except csv.Error as error:
             raise InvalidArgument(f"the first line is not CSV: {error}") from None
 
-    # In these patterns, Q is the quote, and S the characters before and after values.
+    # In these patterns, Q is the quote, and S the characters before and after values. Alternatives
+    # begin with a character, and look behind after it: in early releases of Python 3.11 (3.11.2,
+    # not 3.11.7) a possessive repeat loses its place where one fails behind an assertion.
 
     @cached_property
     def _value_end(self) -> re.Pattern[bytes]:
@@ -133,21 +135,21 @@ class Dialect:
 
     @cached_property
     def _closed(self) -> re.Pattern[bytes]:
-        """Matches up to the last quote, or to the one before an open one."""
-        return self._compiled(rf"(?:[^Q]*+(?:{_QUOTED}Q|(?<=[^S])Q))*+")
+        """Matches up to an open quote, or to the end."""
+        return self._compiled(rf"(?:[^Q]++|{_QUOTED}Q|Q(?<=[^S]Q))*+")
 
     @cached_property
     def _row(self) -> re.Pattern[bytes]:
         if not self.quote:
             return self._compiled(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
-        return self._compiled(rf"(?:[^\r\nQ]++|{_QUOTED}(?:Q|\Z)|(?<=[^S])Q)*+(?:\r\n?|\n|\Z)")
+        return self._compiled(rf"(?:[^\r\nQ]++|{_QUOTED}(?:Q|\Z)|Q(?<=[^S]Q))*+(?:\r\n?|\n|\Z)")
 
     def _compiled(self, pattern: str) -> re.Pattern[bytes]:
         marks = {"Q": re.escape(self.quote), "S": re.escape(self.delimiter) + r"\r\n"}
         return re.compile(re.sub("[QS]", lambda found: marks[found[0]], pattern).encode())
 
 
-_QUOTED = "(?<![^S])Q[^Q]*+(?:QQ[^Q]*+)*+"
+_QUOTED = "Q(?<![^S]Q)[^Q]*+(?:QQ[^Q]*+)*+"
 """Pattern of a quoted part without its closing quote."""
 
 
