@@ -212,6 +212,19 @@ def test_rows_before_the_offset_asked_for_may_be_what_the_version_cannot_hold(
         opened(client, offset=0, **keys).read_all()
 
 
+def test_rows_come_up_to_the_first_that_any_column_cannot_hold(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("a: int8", "b: int8")
+    wider = wings.alter_schema(topic, widen={"a": "int16", "b": "int16"})
+    wings.push(wider, {"a": [1, 2, 3, 1_000], "b": [1, 2, 1_000, 4]})
+    batches = iter(wings.scan(topic, schema_version=1))
+    assert next(batches)["a"].to_pylist() == [1, 2]
+    with pytest.raises(SchemaMismatch) as refused:
+        next(batches)
+    assert refused.value.offset == 2
+
+
 def test_a_stream_keeps_the_schema_it_began_with(
     wings: Client, client: flight.FlightClient, new_topic: NewTopic
 ) -> None:

@@ -59,12 +59,19 @@ def read_version(
     for location, page in zip(locations, pages, strict=True):
         rows = page.rows
         first = location.start_offset + wanted.part_of(location)[0]
-        arrays = [
-            _converted(cast("ArrowArray", rows.column(place[index])), field, first)
-            if index < count
-            else pa.nulls(rows.num_rows, field.type)
-            for index, field in zip(columns, fields, strict=True)
-        ]
+        arrays: list[ArrowArray] = []
+        failures: list[SchemaMismatch] = []
+        for index, field in zip(columns, fields, strict=True):
+            if index >= count:
+                arrays.append(pa.nulls(rows.num_rows, field.type))
+                continue
+            try:
+                column = cast("ArrowArray", rows.column(place[index]))
+                arrays.append(_converted(column, field, first))
+            except SchemaMismatch as error:
+                failures.append(error)
+        if failures:
+            raise min(failures, key=lambda error: error.facts["offset"])
         rows = pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else rows.select([])
         yield PageRows(rows, page.timestamps, page.page_bytes)
 
