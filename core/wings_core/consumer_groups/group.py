@@ -94,6 +94,10 @@ class ConsumerGroup:
     members: dict[str, GroupMember] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     _stored: dict[str, GroupMember] = field(default_factory=dict)
+    _is_changed: bool = False
+    """Whether a member may differ from what is stored."""
+    _is_settled: bool | None = None
+    """None: not known since a member changed."""
     _due: float = -math.inf
     """No session ends before."""
 
@@ -173,10 +177,17 @@ class ConsumerGroup:
     @property
     def is_settled(self) -> bool:
         """Whether every member holds its target, and nothing else."""
-        return all(each.target == each.assigned == each.held for each in self.members.values())
+        if self._is_settled is None:
+            self._is_settled = all(
+                each.target == each.assigned == each.held for each in self.members.values()
+            )
+        return self._is_settled
 
     def take_change(self) -> GroupChange | None:
         """Return what changed since the last call; None: nothing that is durable."""
+        if not self._is_changed:
+            return None
+        self._is_changed = False
         changed = tuple(
             member for name, member in self.members.items() if self._stored.get(name) is not member
         )
@@ -235,7 +246,7 @@ class ConsumerGroup:
         )
         for each in replaced:
             del self.members[each.member], self.sessions[each.member]
-        self.members[beat.member] = joined
+        self._put(joined)
         self.sessions[beat.member] = Session(said={})
         if len(replaced) != 1 or replaced[0].topics != beat.topics:
             self._retarget()
@@ -243,6 +254,7 @@ class ConsumerGroup:
     def _remove(self, members: Iterable[str]) -> None:
         for member in members:
             del self.members[member], self.sessions[member]
+        self._note_change()
         self._retarget()
 
     def _retarget(self) -> None:
@@ -283,6 +295,11 @@ class ConsumerGroup:
 
     def _put(self, member: GroupMember) -> None:
         self.members[member.member] = member
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self._is_changed = True
+        self._is_settled = None
 
     def _next_epoch(self) -> int:
         self.epoch += 1
