@@ -27,7 +27,6 @@ def certs(tmp_path: Path) -> Path:
     return tmp_path / "certs"
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_members_read_each_row_once_though_the_node_that_runs_their_group_is_killed(
     earnest_postgres: PostgresServer, tmp_path: Path, certs: Path

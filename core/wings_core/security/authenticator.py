@@ -27,9 +27,9 @@ STALE_SECONDS = 4.0
 """Time for which tokens are valid without a response from metadata. With the interval of asking, it
 stays below the 5 s in which a revocation takes effect on every node."""
 
-UNKNOWN_SECONDS = 0.2
-"""Time after a request to metadata during which unknown tokens are rejected without another, so
-that bad tokens do not flood metadata; later, tokens created at other nodes are found."""
+UNKNOWN_SECONDS = 0.02
+"""The least time between two requests to metadata for unknown tokens, which may have been created
+at other nodes: so bad tokens do not flood metadata."""
 
 ROOT_NAME = "root"
 """Name of the root token's principal."""
@@ -145,7 +145,7 @@ class Authenticator:
         self._thread.join()
 
     def _look_for_new(self) -> None:
-        """Ask metadata for tokens created at other nodes, unless it was asked recently.
+        """Ask metadata for tokens created at other nodes; waits for the time to ask.
 
         Concurrent callers share one request, and none waits twice if metadata does not respond.
 
@@ -154,12 +154,11 @@ class Authenticator:
         """
         arrived_at = time.monotonic()
         self._check_fresh()
-        if arrived_at - self._asked_at <= UNKNOWN_SECONDS:
-            return
         if not self._refreshing.acquire(timeout=STALE_SECONDS):
             raise Unavailable("metadata does not respond, so the token cannot be verified")
         try:
             if self._asked_at <= arrived_at:
+                self._closing.wait(self._asked_at + UNKNOWN_SECONDS - arrived_at)
                 with suppress(WingsError):
                     self._ask()
         finally:
