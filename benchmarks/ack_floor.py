@@ -40,7 +40,7 @@ from benchmarks.harness import create_topic
 from benchmarks.small import people
 from wings_core.batches import BatchCheck
 from wings_core.contracts.put import result_to_json
-from wings_core.model import Accepted, CommittedRange
+from wings_core.model import Accepted, AssignedRange
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage import codecs
 from wings_server.testing import server_process
@@ -120,7 +120,7 @@ class Database:
         def commit(batch: pa.RecordBatch) -> bytes:
             check(batch)
             number, now = self.commit(b"".join(encoder.encode(batch).parts))
-            committed = CommittedRange(UNPARTITIONED, number, number, now)
+            committed = AssignedRange(UNPARTITIONED, number, number, now)
             return result_to_json(number, Accepted((committed,)))
 
         return commit

@@ -23,7 +23,7 @@ from wings_core.metadata.interfaces import (
     Tokens,
 )
 from wings_core.metadata.maintenance import Maintenance
-from wings_core.model import Aborted, Node, Topic
+from wings_core.model import AbortResult, Node, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.reclaim import Reclaimer
@@ -228,7 +228,7 @@ class Log:
         stages: Sequence[str],
         batch: int | None = None,
         prefix: str | None = None,
-    ) -> Aborted:
+    ) -> AbortResult:
         """Delete stages; their disk space is freed in the background.
 
         See `Stages.abort`.

@@ -21,7 +21,7 @@ from wings_core.contracts.totals import (
 )
 from wings_core.errors import NotFound
 from wings_core.log import Log
-from wings_core.model import ConsumerOffset, Topic
+from wings_core.model import CommittedOffset, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.security.principal import CALLER
@@ -139,7 +139,7 @@ def _names(body: ListConsumers | ShardSources, ask: _Ask) -> Iterator[str]:
         after = names[-1]
 
 
-def _lags(ends: _Ends, offsets: list[ConsumerOffset]) -> list[TopicLag]:
+def _lags(ends: _Ends, offsets: list[CommittedOffset]) -> list[TopicLag]:
     """Return the lag in each topic that the caller may read, in the order of the offsets."""
     caller = CALLER.get()
     lags: dict[TopicName, TopicLag] = {}

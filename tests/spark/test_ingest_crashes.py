@@ -16,7 +16,7 @@ from fix_ingest_run import Run, StartRun
 
 from wings_client import Client
 from wings_core.errors import Unavailable
-from wings_core.model import Published, ShardProgress
+from wings_core.model import PublishResult, ShardProgress
 from wings_core.queue.sqlite import SqliteQueue
 from wings_server.testing import RunningServer
 
@@ -72,7 +72,7 @@ def trapped(
         found: Sequence[str],
         moved: Sequence[ShardProgress] = (),
         **named: Any,
-    ) -> Published:
+    ) -> PublishResult:
         batches.append(batch)
         reach("stage")
         published = publish(writer, batch, found, moved, **named)

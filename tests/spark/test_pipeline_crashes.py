@@ -16,7 +16,7 @@ from fix_ingest_run import Run, start_session
 import wings_client
 from wings_client import Client
 from wings_core.errors import Unavailable
-from wings_core.model import CommitBatch, CommitResult, Published, ShardProgress
+from wings_core.model import CommitBatch, CommitResult, PublishResult, ShardProgress
 from wings_server.testing import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def trapped(server: RunningServer, trap: Trap) -> Generator[None]:
         stages: Sequence[str],
         shards: Sequence[ShardProgress] = (),
         **named: Any,
-    ) -> Published:
+    ) -> PublishResult:
         if not stages:
             return publish(writer, batch, stages, shards, **named)
         if trap.spring("after stage"):

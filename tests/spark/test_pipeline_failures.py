@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 import wings_client
 from wings_client import Client
 from wings_core.errors import Internal
-from wings_core.model import CommitBatch, CommitResult, Published, ShardProgress
+from wings_core.model import CommitBatch, CommitResult, PublishResult, ShardProgress
 from wings_server.testing import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def failing(server: RunningServer, faults: Faults) -> Generator[None]:
         stages: Sequence[str],
         shards: Sequence[ShardProgress] = (),
         **named: Any,
-    ) -> Published:
+    ) -> PublishResult:
         if not stages:
             return publish(writer, batch, stages, shards, **named)
         faults.check("after stage")

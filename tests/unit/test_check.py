@@ -22,11 +22,11 @@ from wings_core.model import (
     Located,
     Location,
     PageAddress,
-    Stage,
-    Staged,
+    StagedBatch,
     StageEntry,
     StoredPage,
     Topic,
+    UnpublishedStage,
 )
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -102,7 +102,7 @@ class Log:
         entry = StageEntry(stage, "stream", first=True)
         commit = CommitBatch(0, topic.uuid, staged, stage=entry)
         (result,) = self.metadata.registry.commit([commit])
-        assert isinstance(result, Staged)
+        assert isinstance(result, StagedBatch)
         return addresses
 
     def check(self) -> CheckReport:
@@ -516,7 +516,7 @@ def test_a_stage_that_a_server_publishes_meanwhile_is_no_problem(
 ) -> None:
     log.stage(topic, "s", (_batch("x", 0), UNPARTITIONED))
 
-    def publish(found: list[Stage], _: str) -> None:
+    def publish(found: list[UnpublishedStage], _: str) -> None:
         log.metadata.stages.publish("w", 0, ["s"] if found else [])
 
     calls.after(log.metadata.stages, "of_topic", publish)

@@ -14,7 +14,7 @@ from wings_core.check.report import PROBLEMS_MAX, CheckReport, Page, Problem
 from wings_core.errors import StorageCorrupt, TopicNotFound, WingsError
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.maintenance import PageCounts
-from wings_core.model import Location, PartitionState, Stage, TierState, Topic
+from wings_core.model import Location, PartitionState, TierState, Topic, UnpublishedStage
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partitions_of_keys
 from wings_core.schemas import check_topic_schema
@@ -272,14 +272,14 @@ class _Check:
             offset = pages[-1].end_offset + 1
 
     def _check_stages(self, topic: Topic) -> None:
-        stages: Sequence[Stage] = ()
+        stages: Sequence[UnpublishedStage] = ()
         with self._reported("the stages cannot be listed", topic.name):
             stages = self._stages.of_topic(topic.uuid)
         for stage in stages:
             self._stages_checked += 1
             self._check_stage(topic, stage)
 
-    def _check_stage(self, topic: Topic, stage: Stage) -> None:
+    def _check_stage(self, topic: Topic, stage: UnpublishedStage) -> None:
         pages = rows = size = 0
         message = None
         try:
@@ -305,7 +305,7 @@ class _Check:
         if message is not None and self._is_there(topic, stage):
             self._report(Problem(message, topic=str(topic.name), stage=stage.stage))
 
-    def _is_there(self, topic: Topic, stage: Stage) -> bool:
+    def _is_there(self, topic: Topic, stage: UnpublishedStage) -> bool:
         """Return whether a stage still exists: servers may publish or delete it meanwhile."""
         try:
             return any(each.stage == stage.stage for each in self._stages.of_topic(topic.uuid))

@@ -28,13 +28,13 @@ from wings_core.contracts.shards import (
 )
 from wings_core.errors import InvalidArgument
 from wings_core.model import (
-    Aborted,
-    ConsumerOffset,
+    AbortResult,
+    CommittedOffset,
     MemberEpoch,
-    Namespace,
+    NamespaceState,
     Node,
     PartitionState,
-    Published,
+    PublishResult,
     TierState,
     Topic,
     TopicConfig,
@@ -387,7 +387,7 @@ class Maintain(ActionBody):
     """Name of the topic; None for all topics."""
 
 
-def describe_published(published: Published) -> dict[str, Any]:
+def describe_published(published: PublishResult) -> dict[str, Any]:
     """Return the response to `stage-publish`."""
     return {
         "committed": [
@@ -403,7 +403,7 @@ def describe_published(published: Published) -> dict[str, Any]:
     }
 
 
-def describe_aborted(aborted: Aborted) -> dict[str, Any]:
+def describe_aborted(aborted: AbortResult) -> dict[str, Any]:
     """Return the response to `stage-abort`."""
     return {"deleted": list(aborted.stages), "published": aborted.published}
 
@@ -439,7 +439,7 @@ def describe_topic(topic: Topic) -> dict[str, Any]:
     }
 
 
-def describe_namespace(namespace: Namespace) -> dict[str, Any]:
+def describe_namespace(namespace: NamespaceState) -> dict[str, Any]:
     """Return a namespace's description."""
     return {
         "namespace": str(namespace.name),
@@ -477,7 +477,7 @@ def describe_tier_states(states: Iterable[TierState]) -> list[dict[str, Any]]:
     ]
 
 
-def describe_offsets(offsets: Iterable[ConsumerOffset]) -> dict[str, Any]:
+def describe_offsets(offsets: Iterable[CommittedOffset]) -> dict[str, Any]:
     """Return the response to `get-offsets`, in the order given."""
     return {
         "offsets": [

@@ -19,7 +19,14 @@ from wings_core.contracts.messages import (
     to_bytes,
 )
 from wings_core.errors import InvalidArgument, WingsError
-from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, SeriesResults, Staged
+from wings_core.model import (
+    Accepted,
+    AssignedRange,
+    CommitResult,
+    Rejected,
+    SeriesResults,
+    StagedBatch,
+)
 from wings_core.times import format_timestamp, parse_timestamp
 
 TOPIC_HEADER = "topic-uuid"
@@ -146,7 +153,7 @@ def result_to_json(batch: int, result: CommitResult | WingsError) -> bytes:
             for each in result.committed
         ]
         return f'{{"batch": {batch}, "committed": [{", ".join(ranges)}]}}'.encode()
-    if isinstance(result, Staged):
+    if isinstance(result, StagedBatch):
         staged = {"stage": result.stage, "rows": result.rows, "bytes": result.bytes}
         return json.dumps({"batch": batch, "staged": staged}).encode()
     assert not isinstance(result, SeriesResults), "each batch has its own result"
@@ -170,13 +177,13 @@ def results_to_json(
     (result,) = results
     if isinstance(result, Accepted):
         return _shares_of_range(batch, result.committed, rows)
-    if isinstance(result, Staged):
+    if isinstance(result, StagedBatch):
         return _shares_of_stage(batch, result, rows)
     return [result_to_json(number, result) for number in range(batch, batch + len(rows))]
 
 
 def _shares_of_range(
-    batch: int, committed: Sequence[CommittedRange], rows: Sequence[int]
+    batch: int, committed: Sequence[AssignedRange], rows: Sequence[int]
 ) -> Iterator[bytes]:
     (whole,) = committed
     timestamp = format_timestamp(whole.timestamp)
@@ -191,7 +198,7 @@ def _shares_of_range(
     assert start == whole.end_offset + 1, "the joined batches have all of its rows"
 
 
-def _shares_of_stage(batch: int, whole: Staged, rows: Sequence[int]) -> Iterator[bytes]:
+def _shares_of_stage(batch: int, whole: StagedBatch, rows: Sequence[int]) -> Iterator[bytes]:
     stage = json.dumps(whole.stage)
     before = cut = 0
     for number, count in enumerate(rows, batch):

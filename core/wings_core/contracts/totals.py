@@ -8,7 +8,7 @@ from pydantic import Field
 
 from wings_core.contracts.actions import ActionBody, Limit, Part
 from wings_core.contracts.messages import Identifier
-from wings_core.model import ConsumerOffset, TopicState
+from wings_core.model import CommittedOffset, TopicState
 from wings_core.partitions import partition_value
 from wings_core.times import format_timestamp
 from wings_core.traffic import TrafficCounts
@@ -119,12 +119,12 @@ class TopicLag:
     lag: int = 0
     committed_at: int = 0
     """Time of its last commit, in microseconds since the epoch."""
-    largest: list[tuple[ConsumerOffset, int, int]] = field(
-        default_factory=list[tuple[ConsumerOffset, int, int]]
+    largest: list[tuple[CommittedOffset, int, int]] = field(
+        default_factory=list[tuple[CommittedOffset, int, int]]
     )
     """Offsets with the most lag, each with the partition's next offset and the lag."""
 
-    def add(self, offset: ConsumerOffset, log_start_offset: int, next_offset: int) -> None:
+    def add(self, offset: CommittedOffset, log_start_offset: int, next_offset: int) -> None:
         """Add the lag of a partition: the number of its unread messages that still exist."""
         lag = max(0, next_offset - max(offset.offset, log_start_offset))
         self.partitions += 1
@@ -148,7 +148,7 @@ def describe_consumer(consumer: str, lags: Iterable[TopicLag]) -> dict[str, Any]
 
 
 def describe_lag(
-    consumer: str, lags: Iterable[TopicLag], largest: Iterable[tuple[ConsumerOffset, int, int]]
+    consumer: str, lags: Iterable[TopicLag], largest: Iterable[tuple[CommittedOffset, int, int]]
 ) -> dict[str, Any]:
     """Return the response to `consumer-lag`, with partitions in the order given."""
     partitions = [

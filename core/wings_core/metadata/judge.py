@@ -29,15 +29,15 @@ from wings_core.metadata.sequences import (
 from wings_core.metadata.stages import StageDraft, check_entry, check_pages
 from wings_core.model import (
     Accepted,
+    AssignedRange,
     CommitBatch,
     CommitResult,
-    CommittedRange,
     ExpectedOffset,
     PartitionSequence,
     Rejected,
     Sequence,
     SeriesResults,
-    Staged,
+    StagedBatch,
     StageEntry,
     StoredPage,
 )
@@ -73,7 +73,7 @@ class PartitionDraft:
         """Whether the flush wrote to it."""
         return self.next_offset != self.stored_next_offset
 
-    def append(self, rows: int, size: int, timestamp: int) -> CommittedRange:
+    def append(self, rows: int, size: int, timestamp: int) -> AssignedRange:
         """Give offsets to the next rows, of so many bytes; raise an earlier timestamp."""
         assert rows > 0, "a page has at least one row"
         last = self.last_timestamp
@@ -83,7 +83,7 @@ class PartitionDraft:
         self.next_offset = next_offset = start_offset + rows
         self.bytes += size
         self.last_timestamp = timestamp
-        return CommittedRange(self.partition, start_offset, next_offset - 1, timestamp)
+        return AssignedRange(self.partition, start_offset, next_offset - 1, timestamp)
 
     def copy(self) -> "PartitionDraft":
         """Return a draft of the partition for the next flush, once this one is committed."""
@@ -108,12 +108,12 @@ class ProducerDraft:
     series: list[Series] = field(default_factory=list[Series])
     """Results of its batches in this flush, in order."""
 
-    def add(self, committed: tuple[CommittedRange, ...], rows: tuple[int, ...]) -> None:
+    def add(self, committed: tuple[AssignedRange, ...], rows: tuple[int, ...]) -> None:
         """Note what its next batch got; or those of a series, of so many rows each."""
         self.next_sequence += len(rows) or 1
         self.series.append(Series.of(self.next_sequence - 1, committed, rows))
 
-    def result(self, sequence: int) -> tuple[CommittedRange, ...] | None:
+    def result(self, sequence: int) -> tuple[AssignedRange, ...] | None:
         """Return what a batch got, None where it was not in this flush."""
         index = bisect_left(self.series, sequence, key=lambda each: each.sequence)
         return self.series[index].result(sequence) if index < len(self.series) else None
@@ -125,9 +125,9 @@ class PageDraft:
 
     partition: PartitionDraft
     stored: StoredPage
-    got: CommittedRange
+    got: AssignedRange
 
-    def join(self, page: StoredPage, got: CommittedRange) -> bool:
+    def join(self, page: StoredPage, got: AssignedRange) -> bool:
         """Take in what is the next slice of the same page, at the same time.
 
         Returns:
@@ -137,7 +137,7 @@ class PageDraft:
         if joined is None:
             return False
         self.stored = joined
-        self.got = CommittedRange(
+        self.got = AssignedRange(
             got.partition, self.got.start_offset, got.end_offset, got.timestamp
         )
         return True
@@ -173,7 +173,7 @@ class StoredState(Protocol):
 
     def result(
         self, topic_id: int, producer_id: str, sequence: int, committed_after: int
-    ) -> tuple[CommittedRange, ...] | None:
+    ) -> tuple[AssignedRange, ...] | None:
         """Return what a batch got that was committed after a time, None if not remembered."""
         ...
 
@@ -233,7 +233,7 @@ class Judge:
         self._failed_streams[batch.stream] = error
         return Rejected(error)
 
-    def _accept(self, batch: CommitBatch) -> Accepted | Staged | SeriesResults:
+    def _accept(self, batch: CommitBatch) -> Accepted | StagedBatch | SeriesResults:
         topic_id = self._topic_id(batch.topic_uuid)
         if batch.stage is not None:
             return self._stage(topic_id, batch, batch.stage)
@@ -318,7 +318,7 @@ class Judge:
             and batch.pages[0].partition == last.pages[0].partition
         )
 
-    def _stage(self, topic_id: int, batch: CommitBatch, entry: StageEntry) -> Staged:
+    def _stage(self, topic_id: int, batch: CommitBatch, entry: StageEntry) -> StagedBatch:
         """Add a batch to its stage; offsets and times of commit come with the publish."""
         assert batch.sequence is None
         assert batch.expected is None
@@ -327,7 +327,7 @@ class Judge:
         if sequence is not None:
             numbers, first = self._numbered(topic_id, batch, sequence)
             if first is not None:
-                return Staged(entry.stage, 0, 0)
+                return StagedBatch(entry.stage, 0, 0)
         draft = self.stages.get(entry.stage)
         if draft is None:
             draft = self._stored.stage(entry.stage) or StageDraft(entry.stage, topic_id)
@@ -368,7 +368,7 @@ class Judge:
             raise TopicNotFound("the topic was deleted")
         return topic_id
 
-    def _replayed(self, topic_id: int, sequence: Sequence) -> tuple[CommittedRange, ...] | None:
+    def _replayed(self, topic_id: int, sequence: Sequence) -> tuple[AssignedRange, ...] | None:
         """Return the first result of a repeat, None for the sequence that is next.
 
         Raises:
@@ -406,9 +406,9 @@ class Judge:
 
     def _append(
         self, topic_id: int, pages: Iterable[StoredPage], timestamp: int
-    ) -> tuple[CommittedRange, ...]:
+    ) -> tuple[AssignedRange, ...]:
         """Give offsets to the pages of a batch: one loop, as they may be thousands."""
-        committed: list[CommittedRange] = []
+        committed: list[AssignedRange] = []
         drafts, stored, added = self.partitions, self._stored, self.pages
         for page in pages:
             partition = page.partition

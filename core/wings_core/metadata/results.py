@@ -15,12 +15,12 @@ from pydantic import TypeAdapter
 from wings_core.errors import InvalidArgument, error_from_json
 from wings_core.model import (
     Accepted,
+    AssignedRange,
     CommitResult,
-    CommittedRange,
     FlushId,
     Rejected,
     SeriesResults,
-    Staged,
+    StagedBatch,
 )
 
 RESULTS_KEPT_MAX = 64
@@ -33,7 +33,7 @@ class Series:
 
     sequence: int
     """Sequence of the last batch."""
-    committed: tuple[CommittedRange, ...]
+    committed: tuple[AssignedRange, ...]
     """Committed ranges; several batches share one, in their order."""
     rows: tuple[int, ...] = ()
     """Rows of each of several batches; empty for one batch."""
@@ -44,16 +44,16 @@ class Series:
         return self.sequence + 1 - (len(self.rows) or 1)
 
     @staticmethod
-    def of(last: int, committed: tuple[CommittedRange, ...], rows: tuple[int, ...]) -> "Series":
+    def of(last: int, committed: tuple[AssignedRange, ...], rows: tuple[int, ...]) -> "Series":
         """Return a series without those of its batches that will not be asked for."""
         if len(rows) > RESULTS_KEPT_MAX:
             rows = rows[-RESULTS_KEPT_MAX:]
             (whole,) = committed
             start = whole.end_offset + 1 - sum(rows)
-            committed = (CommittedRange(whole.partition, start, whole.end_offset, whole.timestamp),)
+            committed = (AssignedRange(whole.partition, start, whole.end_offset, whole.timestamp),)
         return Series(last, committed, rows)
 
-    def batches(self) -> Iterator[tuple[int, tuple[CommittedRange, ...]]]:
+    def batches(self) -> Iterator[tuple[int, tuple[AssignedRange, ...]]]:
         """Yield the sequence of each batch, and what it got."""
         if not self.rows:
             yield self.sequence, self.committed
@@ -62,10 +62,10 @@ class Series:
         start = whole.start_offset
         for number, rows in enumerate(self.rows, self.first):
             end = start + rows - 1
-            yield number, (CommittedRange(whole.partition, start, end, whole.timestamp),)
+            yield number, (AssignedRange(whole.partition, start, end, whole.timestamp),)
             start = end + 1
 
-    def result(self, sequence: int) -> tuple[CommittedRange, ...] | None:
+    def result(self, sequence: int) -> tuple[AssignedRange, ...] | None:
         """Return what the batch of a sequence got; None: it is not of this series."""
         return next((committed for number, committed in self.batches() if number == sequence), None)
 
@@ -80,21 +80,21 @@ class Series:
         """Return what was stored of a series, whose last batch has this sequence."""
         stored = _STORED.validate_json(text)
         committed = tuple(
-            CommittedRange(each.partition, each.start_offset, each.end_offset, each.timestamp)
+            AssignedRange(each.partition, each.start_offset, each.end_offset, each.timestamp)
             for each in stored
         )
         return Series(sequence, committed, stored[0].rows if stored else ())
 
 
 @dataclass(slots=True)
-class _StoredRange(CommittedRange):
+class _StoredRange(AssignedRange):
     rows: tuple[int, ...] = ()
 
 
 _STORED = TypeAdapter(tuple[_StoredRange, ...])
 
 
-def ranges_to_json(committed: Sequence[CommittedRange]) -> str:
+def ranges_to_json(committed: Sequence[AssignedRange]) -> str:
     """Return what a batch got, to be stored; formatted by hand, as it is once for each batch."""
     ranges = [
         f'{{"partition":{encode_basestring(each.partition)},"start_offset":{each.start_offset},'
@@ -109,7 +109,7 @@ FLUSHES_KEPT_US = 24 * 3600 * 1_000_000
 any writer retries, so that the table is bounded by the writers of a day."""
 
 _ACCEPTED = TypeAdapter(Accepted)
-_STAGED = TypeAdapter(Staged)
+_STAGED = TypeAdapter(StagedBatch)
 _STORED_RESULTS: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
 
 
@@ -147,7 +147,7 @@ def _dump(result: CommitResult) -> dict[str, Any]:
     match result:
         case Accepted():
             return {"accepted": _ACCEPTED.dump_python(result, mode="json")}
-        case Staged():
+        case StagedBatch():
             return {"staged": _STAGED.dump_python(result, mode="json")}
         case Rejected(error):
             return {"error": error.to_json()}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from wings_core.errors import InvalidArgument, OutOfOrderSequence, PublishFenced
 from wings_core.metadata.checks import check_id
-from wings_core.model import CommitBatch, CommittedRange, PartitionSequence
+from wings_core.model import AssignedRange, CommitBatch, PartitionSequence
 
 SEQUENCES = 1 << 31
 """Numbers of rows; after the greatest one comes 0."""
@@ -97,7 +97,7 @@ class SequenceDraft:
         self.changed = True
 
 
-def range_of(batch: CommitBatch, first: NumberedBatch) -> CommittedRange:
+def range_of(batch: CommitBatch, first: NumberedBatch) -> AssignedRange:
     """Return the first result of a repeated batch.
 
     Raises:
@@ -106,7 +106,7 @@ def range_of(batch: CommitBatch, first: NumberedBatch) -> CommittedRange:
     start, partition = first.start_offset, batch.pages[0].partition
     if start is None:
         raise OutOfOrderSequence(f"the batch with sequence {first.first} was staged")
-    return CommittedRange(partition, start, start + first.rows - 1, first.timestamp)
+    return AssignedRange(partition, start, start + first.rows - 1, first.timestamp)
 
 
 def check_sequence(batch: CommitBatch, sequence: PartitionSequence) -> None:

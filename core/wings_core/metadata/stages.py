@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wings_core.errors import AlreadyExists, BatchTooLarge, PublishFenced, StageNotFound
-from wings_core.model import Staged, StageEntry, StoredPage
+from wings_core.model import StagedBatch, StageEntry, StoredPage
 
 PUBLISH_PAGES_MAX = 500_000
 """The most pages of one publish, and so of a stage: they move in one transaction."""
@@ -58,7 +58,7 @@ class StageDraft:
     )
     """Pages of this flush with the producer's timestamp, in order."""
 
-    def append(self, pages: Sequence[StoredPage], timestamp: int | None) -> Staged:
+    def append(self, pages: Sequence[StoredPage], timestamp: int | None) -> StagedBatch:
         """Add the pages of a batch, joined where slices adjoin; returns its rows and bytes."""
         rows = sum(page.rows for page in pages)
         size = sum(page.bytes for page in pages)
@@ -72,7 +72,7 @@ class StageDraft:
                 continue
             self.pages += 1
             self.added.append((page, timestamp))
-        return Staged(self.stage, rows, size)
+        return StagedBatch(self.stage, rows, size)
 
 
 def check_entry(draft: StageDraft, entry: StageEntry) -> None:

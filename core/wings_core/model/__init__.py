@@ -6,16 +6,16 @@ Offsets are per partition, start at 0 and have no gaps. In results `end_offset` 
 
 from wings_core.model.commits import (
     Accepted,
+    AssignedRange,
     CommitBatch,
     CommitResult,
-    CommittedRange,
     ExpectedOffset,
     FlushId,
     PartitionSequence,
     Rejected,
     Sequence,
     SeriesResults,
-    Staged,
+    StagedBatch,
 )
 from wings_core.model.consumer_groups import (
     Assignment,
@@ -41,7 +41,7 @@ from wings_core.model.pages import (
     page_format,
 )
 from wings_core.model.partitions import (
-    ConsumerOffset,
+    CommittedOffset,
     Expired,
     LargestTopics,
     Located,
@@ -74,29 +74,29 @@ from wings_core.model.share import (
     member_tag,
 )
 from wings_core.model.stages import (
-    Aborted,
+    AbortResult,
     ConsumerCommit,
-    Published,
-    PublishedRange,
-    Stage,
+    PublishedTopicRange,
+    PublishResult,
     StageEntry,
+    UnpublishedStage,
 )
-from wings_core.model.topics import KafkaConfig, Namespace, Node, Topic, TopicConfig
+from wings_core.model.topics import KafkaConfig, NamespaceState, Node, Topic, TopicConfig
 
 __all__ = [
     "INLINE_FOLIOS_MAX",
     "INLINE_SUFFIX",
     "LOST_FOLIO",
     "STORE_MESSAGES",
-    "Aborted",
+    "AbortResult",
     "Accepted",
     "AcquireMode",
+    "AssignedRange",
     "Assignment",
     "CommitBatch",
     "CommitResult",
-    "CommittedRange",
+    "CommittedOffset",
     "ConsumerCommit",
-    "ConsumerOffset",
     "ExpectedOffset",
     "Expired",
     "FlushId",
@@ -114,7 +114,7 @@ __all__ = [
     "LocatedPartition",
     "Location",
     "MemberEpoch",
-    "Namespace",
+    "NamespaceState",
     "Node",
     "Oldest",
     "Ordering",
@@ -124,8 +124,8 @@ __all__ = [
     "PartitionState",
     "PartitionSums",
     "Position",
-    "Published",
-    "PublishedRange",
+    "PublishResult",
+    "PublishedTopicRange",
     "Rejected",
     "Replacement",
     "Sequence",
@@ -139,9 +139,8 @@ __all__ = [
     "ShareConfig",
     "ShareGroup",
     "SharePartitionState",
-    "Stage",
     "StageEntry",
-    "Staged",
+    "StagedBatch",
     "StoreRole",
     "StoredGroup",
     "StoredPage",
@@ -150,6 +149,7 @@ __all__ = [
     "TopicConfig",
     "TopicState",
     "TopicSums",
+    "UnpublishedStage",
     "member_tag",
     "page_format",
 ]

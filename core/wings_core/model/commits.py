@@ -99,7 +99,7 @@ class FlushId:
 
 
 @dataclass(slots=True)  # Not frozen: construction would take three times as long.
-class CommittedRange:
+class AssignedRange:
     """Offsets `[start_offset, end_offset]` assigned to a batch in one partition."""
 
     partition: Partition
@@ -116,12 +116,12 @@ class Accepted:
     For a series, the range that its batches share, in order.
     """
 
-    committed: tuple[CommittedRange, ...]
+    committed: tuple[AssignedRange, ...]
     replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedBatch:
     """Result of a staged batch: durable, but not visible yet."""
 
     stage: str
@@ -144,4 +144,4 @@ class SeriesResults:
     each: "tuple[CommitResult, ...]"
 
 
-CommitResult = Accepted | Staged | Rejected | SeriesResults
+CommitResult = Accepted | StagedBatch | Rejected | SeriesResults

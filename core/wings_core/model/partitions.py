@@ -121,7 +121,7 @@ class LargestTopics:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerOffset:
+class CommittedOffset:
     """A named consumer's position in a partition; `offset` is the next one to read."""
 
     topic: TopicName

@@ -21,7 +21,7 @@ class StageEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class UnpublishedStage:
     """An unpublished stage."""
 
     stage: str
@@ -34,7 +34,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedRange:
+class PublishedTopicRange:
     """Offsets `[start_offset, end_offset]` assigned by a publish in one partition of a topic."""
 
     topic: TopicName
@@ -44,10 +44,10 @@ class PublishedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishResult:
     """Result of a publish; for a repeated publish, that of the first."""
 
-    committed: tuple[PublishedRange, ...]
+    committed: tuple[PublishedTopicRange, ...]
     replayed: bool = False
 
 
@@ -65,7 +65,7 @@ class ConsumerCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class AbortResult:
     """Result of an abort."""
 
     stages: tuple[str, ...]

@@ -204,7 +204,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Namespace:
+class NamespaceState:
     """A namespace and its creation time (microseconds since the epoch).
 
     Its UUID distinguishes it from earlier and later namespaces of the same name.

@@ -14,13 +14,13 @@ from wings_core.errors import InvalidArgument, WingsError, error_from_json
 from wings_core.metadata.maintenance import TableSegment
 from wings_core.metadata.shards import cut_error
 from wings_core.model import (
-    Aborted,
+    AbortResult,
     Accepted,
+    AssignedRange,
     CommitBatch,
     CommitResult,
-    CommittedRange,
+    CommittedOffset,
     ConsumerCommit,
-    ConsumerOffset,
     ExpectedOffset,
     Expired,
     FlushId,
@@ -32,15 +32,15 @@ from wings_core.model import (
     LocatedPartition,
     Location,
     MemberEpoch,
-    Namespace,
+    NamespaceState,
     Node,
     PageAddress,
     PageFormat,
     PartitionSequence,
     PartitionState,
     PartitionSums,
-    Published,
-    PublishedRange,
+    PublishedTopicRange,
+    PublishResult,
     Rejected,
     Replacement,
     SeriesResults,
@@ -52,8 +52,7 @@ from wings_core.model import (
     ShardState,
     ShareConfig,
     ShareGroup,
-    Stage,
-    Staged,
+    StagedBatch,
     StageEntry,
     StoredPage,
     TierState,
@@ -61,6 +60,7 @@ from wings_core.model import (
     TopicConfig,
     TopicState,
     TopicSums,
+    UnpublishedStage,
 )
 from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import NamespaceName, TopicName
@@ -188,7 +188,7 @@ convert(Grant, str, Grant.parse)
 _NEAREST = Convert(int64)
 _PRODUCER = Convert(_producer_bytes, _producer_of)
 
-NAMESPACE = Codec(Namespace, admin.Namespace)
+NAMESPACE = Codec(NamespaceState, admin.Namespace)
 NODE = Codec(Node, admin.Node)
 TOPIC = Codec(Topic, admin.Topic, omit=["later_schemas"])
 SCHEMA_CHANGE = Codec(SchemaChange, admin.SchemaChange)
@@ -208,9 +208,9 @@ STAGE_ENTRY = Codec(StageEntry, registry.StageEntry)
 COMMIT_BATCH = Codec(CommitBatch, registry.CommitBatch, omit=["series"], timestamp=_NEAREST)
 FLUSH_ID = Codec(FlushId, registry.FlushId)
 INLINE_FOLIO = Codec(InlineFolio, registry.InlineFolio)
-COMMITTED_RANGE = Codec(CommittedRange, registry.CommittedRange)
+COMMITTED_RANGE = Codec(AssignedRange, registry.CommittedRange)
 ACCEPTED = Codec(Accepted, registry.Accepted)
-STAGED = Codec(Staged, registry.Staged)
+STAGED = Codec(StagedBatch, registry.Staged)
 LOCATION = Codec(
     Location,
     registry.Location,
@@ -220,12 +220,12 @@ LOCATION = Codec(
 LOCATED = Codec(Located, registry.OffsetLocationResponse, omit=["asked_at"])
 PARTITION_STATE = Codec(PartitionState, registry.PartitionState)
 LOCATED_PARTITION = Codec(LocatedPartition, registry.LocatedPartition)
-CONSUMER_OFFSET = Codec(ConsumerOffset, registry.ConsumerOffset)
+CONSUMER_OFFSET = Codec(CommittedOffset, registry.ConsumerOffset)
 
-STAGE = Codec(Stage, registry.Stage)
-PUBLISHED_RANGE = Codec(PublishedRange, registry.PublishedRange)
-PUBLISHED = Codec(Published, registry.PublishStagesResponse)
-ABORTED = Codec(Aborted, registry.AbortStagesResponse)
+STAGE = Codec(UnpublishedStage, registry.Stage)
+PUBLISHED_RANGE = Codec(PublishedTopicRange, registry.PublishedRange)
+PUBLISHED = Codec(PublishResult, registry.PublishStagesResponse)
+ABORTED = Codec(AbortResult, registry.AbortStagesResponse)
 
 SHARD = Codec(Shard, shards.Shard)
 SHARD_PROGRESS = Codec(
@@ -295,7 +295,7 @@ def result_message(result: CommitResult) -> registry.CommitResult:
     match result:
         case Accepted():
             return registry.CommitResult(accepted=ACCEPTED.fields(result))
-        case Staged():
+        case StagedBatch():
             return registry.CommitResult(staged=STAGED.fields(result))
         case Rejected(error):
             # Escaped, so that half a surrogate pair in a name can be sent.

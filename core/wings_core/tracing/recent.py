@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from wings_core.model import CommittedRange
+from wings_core.model import AssignedRange
 from wings_core.partitions import Partition
 
 PARTITIONS_MAX = 1_000
@@ -36,7 +36,7 @@ class RecentPushes:
         self._pushes: OrderedDict[tuple[str, Partition], deque[_Push]] = OrderedDict()
 
     def note(
-        self, topic: str, committed: Iterable[CommittedRange], headers: Mapping[str, str]
+        self, topic: str, committed: Iterable[AssignedRange], headers: Mapping[str, str]
     ) -> None:
         """Record that messages of a topic (its UUID) were pushed in the span named by `headers`."""
         with self._lock:

@@ -10,7 +10,7 @@ from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.json_rows import decode_rows
 from wings_core.log import Log
-from wings_core.model import Accepted, CommitResult, CommittedRange, Rejected, Topic
+from wings_core.model import Accepted, AssignedRange, CommitResult, Rejected, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of, partition_value
 from wings_core.times import format_timestamp
@@ -128,7 +128,7 @@ def _result(batch: PushedRows, result: CommitResult) -> dict[str, Any]:
     return {"_tag": "success", **topic, "committed": committed, **single}
 
 
-def _range(committed: CommittedRange) -> dict[str, Any]:
+def _range(committed: AssignedRange) -> dict[str, Any]:
     return {
         "partition_value": partition_value(committed.partition),
         "start_offset": committed.start_offset,

@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import PermissionDenied, WingsError
-from wings_core.model import ConsumerOffset, Topic
+from wings_core.model import CommittedOffset, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal, authorize
@@ -205,7 +205,7 @@ def _fetched_one(
     principal: Principal,
     name: str,
     number: int,
-    offsets: Mapping[tuple[TopicName, Partition], ConsumerOffset],
+    offsets: Mapping[tuple[TopicName, Partition], CommittedOffset],
 ) -> Values:
     part: dict[str, Any] = {"partition_index": number, **_UNKNOWN}
     try:

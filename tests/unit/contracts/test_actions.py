@@ -27,8 +27,8 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.model import (
-    ConsumerOffset,
-    Namespace,
+    CommittedOffset,
+    NamespaceState,
     PartitionState,
     ShardProgress,
     ShardState,
@@ -234,7 +234,7 @@ def test_a_topic_without_a_key_and_with_default_configuration_is_described_with_
 
 
 def test_a_namespaces_description() -> None:
-    assert describe_namespace(Namespace(DEFAULT_NAMESPACE, "uuid", 0)) == {
+    assert describe_namespace(NamespaceState(DEFAULT_NAMESPACE, "uuid", 0)) == {
         "namespace": "tenants/default/namespaces/default",
         "created_at": "1970-01-01T00:00:00.000000Z",
     }
@@ -283,8 +283,8 @@ def test_a_consumer_has_a_name(model: type[ActionBody], name: str) -> None:
 def test_a_consumers_offsets_are_described_in_the_order_given() -> None:
     topic = DEFAULT_NAMESPACE.topic("t")
     offsets = [
-        ConsumerOffset(topic, partition_of_value("x"), 3, TIME_US),
-        ConsumerOffset(topic, partition_of_value(None), 0, 0),
+        CommittedOffset(topic, partition_of_value("x"), 3, TIME_US),
+        CommittedOffset(topic, partition_of_value(None), 0, 0),
     ]
     assert describe_offsets(offsets) == {
         "offsets": [

@@ -21,7 +21,7 @@ from wings_core.contracts.put import (
     result_to_json,
 )
 from wings_core.errors import InvalidArgument, OffsetMismatch, SchemaMismatch, error_from_json
-from wings_core.model import Accepted, CommittedRange, Rejected, Staged
+from wings_core.model import Accepted, AssignedRange, Rejected, StagedBatch
 from wings_core.partitions import partition_of_value, partition_value
 from wings_core.times import TIMESTAMP_MAX, TIMESTAMP_MIN
 
@@ -164,7 +164,7 @@ def test_an_unknown_key_of_a_batchs_metadata_is_refused(key: str) -> None:
 # Results.
 
 ranges = st.builds(
-    CommittedRange,
+    AssignedRange,
     partition=st.one_of(
         st.none(),
         st.booleans(),
@@ -179,7 +179,7 @@ ranges = st.builds(
 
 @given(st.integers(0, 1 << 40), st.lists(ranges, max_size=3).map(tuple))
 def test_a_committed_batch_survives_its_result(
-    batch: int, committed: tuple[CommittedRange, ...]
+    batch: int, committed: tuple[AssignedRange, ...]
 ) -> None:
     raw = result_to_json(batch, Accepted(committed))
     answer = put_answer(raw)
@@ -196,7 +196,7 @@ def test_a_committed_batch_survives_its_result(
 
 
 def test_a_result_is_what_the_contract_says() -> None:
-    committed = CommittedRange(partition_of_value("JFK"), 5, 9, 1_795_176_000_000_000)
+    committed = AssignedRange(partition_of_value("JFK"), 5, 9, 1_795_176_000_000_000)
     assert json.loads(result_to_json(3, Accepted((committed,)))) == {
         "batch": 3,
         "committed": [
@@ -212,7 +212,7 @@ def test_a_result_is_what_the_contract_says() -> None:
 
 
 def test_a_staged_batch_survives_its_result() -> None:
-    staged = Staged("q-1.0", rows=3, bytes=640)
+    staged = StagedBatch("q-1.0", rows=3, bytes=640)
     raw = result_to_json(1, staged)
     assert json.loads(raw) == {
         "batch": 1,
@@ -221,7 +221,7 @@ def test_a_staged_batch_survives_its_result() -> None:
 
 
 def test_a_repeat_is_answered_like_the_first_time() -> None:
-    committed = (CommittedRange(partition_of_value(None), 0, 0, 0),)
+    committed = (AssignedRange(partition_of_value(None), 0, 0, 0),)
     assert result_to_json(0, Accepted(committed, replayed=True)) == result_to_json(
         0, Accepted(committed)
     )

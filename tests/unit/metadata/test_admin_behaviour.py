@@ -26,7 +26,7 @@ from wings_core.metadata.checks import DELETED_KEPT_US
 from wings_core.metadata.store import topics
 from wings_core.model import (
     KafkaConfig,
-    Namespace,
+    NamespaceState,
     Node,
     ShardClaim,
     ShareConfig,
@@ -46,7 +46,7 @@ CONFIG = TopicConfig(batch_bytes_max=1_000)
 
 def test_the_default_namespace_is_there_from_the_first_start(metadata: MetadataUnderTest) -> None:
     (namespace,) = metadata.admin.list_namespaces()
-    assert namespace == Namespace(DEFAULT_NAMESPACE, namespace.uuid, NOON)
+    assert namespace == NamespaceState(DEFAULT_NAMESPACE, namespace.uuid, NOON)
     assert namespace.uuid
 
 
@@ -59,7 +59,7 @@ def test_a_namespace_deleted_stays_deleted_after_a_restart(metadata: MetadataUnd
 def test_a_created_namespace_can_be_read_back(metadata: MetadataUnderTest) -> None:
     metadata.clock.time = NOON + SECOND
     created = metadata.admin.create_namespace(ELSEWHERE)
-    assert created == Namespace(ELSEWHERE, created.uuid, NOON + SECOND)
+    assert created == NamespaceState(ELSEWHERE, created.uuid, NOON + SECOND)
     metadata.clock.time = NOON + 2 * SECOND
     assert metadata.admin.get_namespace(ELSEWHERE) == created
     metadata.reopen()

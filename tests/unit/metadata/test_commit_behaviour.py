@@ -20,8 +20,8 @@ from tables import each
 from wings_core.errors import InvalidArgument, OffsetMismatch, TopicNotFound
 from wings_core.model import (
     Accepted,
+    AssignedRange,
     CommitBatch,
-    CommittedRange,
     ExpectedOffset,
     Rejected,
 )
@@ -33,8 +33,8 @@ HUGE = 1 << 80
 
 def test_the_first_message_of_a_partition_has_offset_0(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
-    assert metadata.push(topic, rows=3) == CommittedRange(UNPARTITIONED, 0, 2, NOON)
-    assert metadata.push(topic, rows=1) == CommittedRange(UNPARTITIONED, 3, 3, NOON)
+    assert metadata.push(topic, rows=3) == AssignedRange(UNPARTITIONED, 0, 2, NOON)
+    assert metadata.push(topic, rows=1) == AssignedRange(UNPARTITIONED, 3, 3, NOON)
 
 
 def test_partitions_count_their_offsets_apart(metadata: MetadataUnderTest) -> None:
@@ -52,9 +52,9 @@ def test_a_batch_gets_a_range_in_each_partition_in_the_order_of_its_pages(
     (result,) = metadata.registry.commit([batch_of(topic, {C: 2, A: 3, B: 1})])
     assert result == Accepted(
         (
-            CommittedRange(C, 0, 1, NOON),
-            CommittedRange(A, 7, 9, NOON),
-            CommittedRange(B, 0, 0, NOON),
+            AssignedRange(C, 0, 1, NOON),
+            AssignedRange(A, 7, 9, NOON),
+            AssignedRange(B, 0, 0, NOON),
         )
     )
 
@@ -126,8 +126,8 @@ def test_a_wide_batch_goes_on_where_partitions_stood_before_a_restart(
 def test_concurrent_committers_leave_no_gaps(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
 
-    def commit(rows: int) -> list[CommittedRange]:
-        got: list[CommittedRange] = []
+    def commit(rows: int) -> list[AssignedRange]:
+        got: list[AssignedRange] = []
         for _ in range(20):
             (result,) = metadata.registry.commit([batch_of(topic, {A: rows, B: 1})])
             got += accepted(result)

@@ -20,9 +20,9 @@ from property_examples import examples
 
 from wings_core.model import (
     Accepted,
+    AssignedRange,
     CommitBatch,
     CommitResult,
-    CommittedRange,
     PartitionSequence,
     Rejected,
     Topic,
@@ -37,7 +37,7 @@ Outcome = tuple[str, object]
 class Result:
     """What a producer's batch got, and when."""
 
-    committed: tuple[CommittedRange, ...]
+    committed: tuple[AssignedRange, ...]
     at: int
 
 
@@ -46,7 +46,7 @@ class Numbers:
     """Numbers that a producer gave to its rows in a partition."""
 
     epoch: int
-    batches: list[tuple[int, CommittedRange]]
+    batches: list[tuple[int, AssignedRange]]
     """The first number of each batch of the epoch, and what it got."""
     at: int
 
@@ -147,18 +147,18 @@ class Model:
                 return "OFFSET_MISMATCH", {"next_offset": end, "partition": value}
         if batch.timestamp is not None and batch.timestamp > now + HOUR:
             return "INVALID_ARGUMENT", {}
-        ranges: list[CommittedRange] = []
+        ranges: list[AssignedRange] = []
         for page in batch.pages:
             log = self.log(topic, page.partition)
             timestamp = now if batch.timestamp is None else batch.timestamp
             timestamp = max([timestamp, *log])
             start = len(log)
             log += [timestamp] * page.rows
-            ranges.append(CommittedRange(page.partition, start, len(log) - 1, timestamp))
+            ranges.append(AssignedRange(page.partition, start, len(log) - 1, timestamp))
         self._note(batch, tuple(ranges), now)
         return "accepted", (tuple(ranges), False)
 
-    def _note(self, batch: CommitBatch, ranges: tuple[CommittedRange, ...], now: int) -> None:
+    def _note(self, batch: CommitBatch, ranges: tuple[AssignedRange, ...], now: int) -> None:
         topic, numbered = batch.topic_uuid, batch.partition_sequence
         if batch.sequence is not None:
             self.produced(topic, batch.sequence.producer_id).append(Result(ranges, now))

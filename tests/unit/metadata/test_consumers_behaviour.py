@@ -6,7 +6,7 @@ from tables import each
 
 from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
-from wings_core.model import ConsumerCommit, ConsumerOffset, Topic
+from wings_core.model import CommittedOffset, ConsumerCommit, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of_value, partition_value
 
@@ -24,8 +24,8 @@ def test_a_consumer_reads_on_where_it_committed(metadata: MetadataUnderTest) -> 
     metadata.registry.commit_offsets("reader", [(topic, B, 7), (topic, A, 0)])
     metadata.reopen()
     assert metadata.registry.get_offsets("reader") == [
-        ConsumerOffset(topic.name, A, 0, NOON),
-        ConsumerOffset(topic.name, B, 7, NOON),
+        CommittedOffset(topic.name, A, 0, NOON),
+        CommittedOffset(topic.name, B, 7, NOON),
     ]
 
 
@@ -58,8 +58,8 @@ def test_committing_again_replaces_the_offset_of_that_partition_alone(
     metadata.clock.time += SECOND
     metadata.registry.commit_offsets("reader", [(topic, A, 3)])
     assert metadata.registry.get_offsets("reader") == [
-        ConsumerOffset(topic.name, A, 3, NOON + SECOND),
-        ConsumerOffset(topic.name, B, 5, NOON),
+        CommittedOffset(topic.name, A, 3, NOON + SECOND),
+        CommittedOffset(topic.name, B, 5, NOON),
     ]
 
 

@@ -29,7 +29,7 @@ from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.store import groups
 from wings_core.metadata.waiting import Wake
 from wings_core.model import (
-    Aborted,
+    AbortResult,
     Accepted,
     Node,
     Position,
@@ -301,7 +301,7 @@ def test_a_purge_and_an_abort_take_stages_in_one_order(
     postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = 0
-    aborts: list[Future[Aborted]] = []
+    aborts: list[Future[AbortResult]] = []
     execute = Connection.execute
 
     def executing(self: Connection, query: Any, *arguments: Any, **others: Any) -> Any:

@@ -14,7 +14,7 @@ from fix_metadata import NOON, SCHEMA, Clock, RemoteOverSqlite
 
 from wings_core.errors import GroupNotFound, NamespaceNotFound, TopicNotFound, Unavailable
 from wings_core.metadata.remote import RemoteMetadata, channel
-from wings_core.model import Namespace, ShareConfig, ShareGroup, Topic, TopicConfig
+from wings_core.model import NamespaceState, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.protocol.v1 import admin_pb2
 from wings_core.protocol.v1.stubs import AdminServiceStub
@@ -149,7 +149,7 @@ def test_a_deletion_of_a_namespace_that_was_not_answered_leaves_a_newer_one_alon
 ) -> None:
     admin = losing.served.admin
     namespace = admin.create_namespace(ELSEWHERE)
-    newer: list[Namespace] = []
+    newer: list[NamespaceState] = []
     losing.lose(admin, "delete_namespace")
 
     def create_again() -> None:

@@ -25,7 +25,7 @@ from wings_core.model import (
     PartitionSequence,
     Rejected,
     SeriesResults,
-    Staged,
+    StagedBatch,
     StageEntry,
     Topic,
 )
@@ -438,10 +438,12 @@ def test_numbers_of_rows_are_kept_for_7_days_and_with_their_topic(
 def test_a_repeat_of_a_staged_batch_with_numbers_adds_nothing(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
     entry = StageEntry("s", "writing", first=True)
-    assert commit(metadata, numbered(topic, 0, 2, stage=entry)) == Staged("s", 2, 100)
+    assert commit(metadata, numbered(topic, 0, 2, stage=entry)) == StagedBatch("s", 2, 100)
     metadata.reopen()
     for again in (StageEntry("s", "writing", first=False), StageEntry("t", "other", first=True)):
-        assert commit(metadata, numbered(topic, 0, 2, stage=again)) == Staged(again.stage, 0, 0)
+        assert commit(metadata, numbered(topic, 0, 2, stage=again)) == StagedBatch(
+            again.stage, 0, 0
+        )
     outside = commit(metadata, numbered(topic, 0, 2))
     assert isinstance(outside, Rejected)
     assert isinstance(outside.error, OutOfOrderSequence)
@@ -450,7 +452,7 @@ def test_a_repeat_of_a_staged_batch_with_numbers_adds_nothing(metadata: Metadata
     # What is visible at once goes on after it, and so does another stage, whatever was aborted.
     assert accepted(commit(metadata, numbered(topic, 2)))[0].start_offset == 2
     later = StageEntry("u", "later", first=True)
-    assert commit(metadata, numbered(topic, 3, stage=later)) == Staged("u", 1, 100)
+    assert commit(metadata, numbered(topic, 3, stage=later)) == StagedBatch("u", 1, 100)
     metadata.stages.abort("w", ["u"])
     assert accepted(commit(metadata, numbered(topic, 4)))[0].start_offset == 3
 

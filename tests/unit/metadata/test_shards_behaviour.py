@@ -12,7 +12,7 @@ from wings_core.errors import InvalidArgument, PublishFenced
 from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.shards import SHARD_BYTES_MAX
 from wings_core.model import (
-    Published,
+    PublishResult,
     Shard,
     ShardClaim,
     ShardCounts,
@@ -198,10 +198,10 @@ def test_the_old_owner_of_a_shard_is_fenced_and_the_new_one_goes_on_where_it_sto
 
 def test_a_repeated_publish_moves_no_shard_twice(metadata: MetadataUnderTest) -> None:
     metadata.shards.open("s", "a", [URI])
-    assert metadata.stages.publish("w", 0, [], [progress(0, 2)]) == Published(())
+    assert metadata.stages.publish("w", 0, [], [progress(0, 2)]) == PublishResult(())
     for _ in range(2):
         repeated = metadata.stages.publish("w", 0, [], [progress(0, 2)])
-        assert repeated == Published((), replayed=True)
+        assert repeated == PublishResult((), replayed=True)
     assert only(metadata.shards.get("s", [URI])).position == 2
 
 

@@ -33,21 +33,21 @@ from wings_core.errors import (
 from wings_core.metadata import stages as rules
 from wings_core.metadata.waiting import Wake
 from wings_core.model import (
-    Aborted,
+    AbortResult,
     CommitBatch,
     CommitResult,
     ConsumerCommit,
     Location,
     PageAddress,
     Position,
-    Published,
-    PublishedRange,
+    PublishedTopicRange,
+    PublishResult,
     Rejected,
-    Stage,
-    Staged,
+    StagedBatch,
     StageEntry,
     StoredPage,
     Topic,
+    UnpublishedStage,
 )
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import Deadline
@@ -61,8 +61,8 @@ def rejection_of(result: CommitResult) -> WingsError:
     return result.error
 
 
-def range_of(topic: Topic, partition: Partition, start: int, end: int) -> PublishedRange:
-    return PublishedRange(topic.name, partition, start, end)
+def range_of(topic: Topic, partition: Partition, start: int, end: int) -> PublishedTopicRange:
+    return PublishedTopicRange(topic.name, partition, start, end)
 
 
 def purge_all(metadata: MetadataUnderTest, pages_max: int = 1_000) -> None:
@@ -81,7 +81,7 @@ def test_a_staged_batch_is_answered_with_its_rows_and_bytes_and_is_invisible(
     topic = metadata.create_topic("key")
     entry = StageEntry("s", "w", first=True)
     (result,) = metadata.registry.commit([batch_of(topic, {A: 2, B: 3}, stage=entry)])
-    assert result == Staged("s", 5, 200)
+    assert result == StagedBatch("s", 5, 200)
     assert metadata.registry.partition_states(topic.uuid) == []
     assert offsets_of(metadata.registry, topic, A) == []
     assert metadata.registry.live_folios() == {"folio-1"}
@@ -95,7 +95,7 @@ def test_a_staged_batch_takes_no_offsets_from_those_that_are_visible(
     results = metadata.registry.commit(
         [batch_of(topic, {A: 2}), batch_of(topic, {A: 5}, stage=entry), batch_of(topic, {A: 1})]
     )
-    assert [type(result).__name__ for result in results] == ["Accepted", "Staged", "Accepted"]
+    assert [type(result).__name__ for result in results] == ["Accepted", "StagedBatch", "Accepted"]
     assert offsets_of(metadata.registry, topic, A) == [(0, 1), (2, 2)]
 
 
@@ -106,7 +106,9 @@ def test_a_stage_remembers_its_pages_in_the_order_in_which_they_came(
     metadata.stage(topic, "s", {B: 1, A: 2}, {}, {A: 3})
     metadata.clock.time += SECOND
     metadata.reopen()
-    assert metadata.stages.of_topic(topic.uuid) == [Stage("s", topic.uuid, 6, 300, 3, NOON)]
+    assert metadata.stages.of_topic(topic.uuid) == [
+        UnpublishedStage("s", topic.uuid, 6, 300, 3, NOON)
+    ]
     pages = [
         StoredPage(B, 1, PageAddress("folio-1", 0, 100)),
         StoredPage(A, 2, PageAddress("folio-1", 100, 100)),
@@ -136,7 +138,9 @@ def test_staged_slices_of_a_page_stay_slices_when_they_are_published(
     metadata.registry.commit(batches)
     joined = [StoredPage(A, 5, page, 0, 500), *slices[2:]]
     assert metadata.stages.pages("s", 0, 10) == joined
-    assert metadata.stages.of_topic(topic.uuid) == [Stage("s", topic.uuid, 7, 700, 3, NOON)]
+    assert metadata.stages.of_topic(topic.uuid) == [
+        UnpublishedStage("s", topic.uuid, 7, 700, 3, NOON)
+    ]
     metadata.stages.publish("writer", 0, ["s"])
     metadata.reopen()
     locations = [metadata.registry.locate(topic.uuid, to, 0, 10).locations for to in (A, B)]
@@ -183,7 +187,7 @@ def test_two_streams_of_one_flush_cannot_begin_the_same_stage(
             batch_of(other, {UNPARTITIONED: 1}, stream=2, stage=second),
         ]
     )
-    assert isinstance(results[0], Staged)
+    assert isinstance(results[0], StagedBatch)
     assert isinstance(rejection_of(results[1]), AlreadyExists)
 
 
@@ -200,7 +204,7 @@ def test_a_stage_that_a_refused_batch_would_have_begun_is_of_the_topic_whose_bat
         ]
     )
     assert isinstance(rejection_of(results[0]), InvalidArgument)
-    assert results[1] == Staged("s", 2, 100)
+    assert results[1] == StagedBatch("s", 2, 100)
     assert metadata.stages.of_topic(topic.uuid) == []
     assert metadata.stages.publish("w", 0, ["s"]).committed == (
         range_of(other, UNPARTITIONED, 0, 1),
@@ -234,7 +238,7 @@ def test_a_stream_whose_stage_is_gone_cannot_begin_it_anew_halfway(
 def test_an_empty_batch_begins_a_stage(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
     metadata.stage(topic, "s", {})
-    assert metadata.stages.publish("w", 0, ["s"]) == Published(())
+    assert metadata.stages.publish("w", 0, ["s"]) == PublishResult(())
     with pytest.raises(StageNotFound):
         metadata.stages.publish("w", 1, ["s"])
 
@@ -268,7 +272,7 @@ def test_a_publish_makes_all_stages_visible_and_says_what_each_partition_got(
     metadata.stage(keyed, "three", {C: 1, A: 1})
     metadata.stage(keyed, "unpublished", {A: 100})
     published = metadata.stages.publish("w", 5, ["three", "two", "one"])
-    assert published == Published(
+    assert published == PublishResult(
         (
             range_of(keyed, C, 0, 0),
             range_of(keyed, A, 7, 12),
@@ -321,8 +325,8 @@ def test_timestamps_are_of_the_publish_and_never_decrease(metadata: MetadataUnde
 
 
 def test_a_publish_of_nothing_is_remembered_too(metadata: MetadataUnderTest) -> None:
-    assert metadata.stages.publish("w", 0, []) == Published(())
-    assert metadata.stages.publish("w", 0, ["any"]) == Published((), replayed=True)
+    assert metadata.stages.publish("w", 0, []) == PublishResult(())
+    assert metadata.stages.publish("w", 0, ["any"]) == PublishResult((), replayed=True)
 
 
 def test_a_repeated_publish_is_answered_with_the_first_result(
@@ -334,11 +338,13 @@ def test_a_repeated_publish_is_answered_with_the_first_result(
     metadata.stage(topic, "another", {A: 9})
     metadata.reopen()
     for stages in (["s"], ["another"], ["nowhere"], []):
-        assert metadata.stages.publish("w", 3, stages) == Published(first.committed, replayed=True)
+        assert metadata.stages.publish("w", 3, stages) == PublishResult(
+            first.committed, replayed=True
+        )
     assert metadata.registry.partition_state(topic.uuid, A).next_offset == 2
     metadata.admin.delete_topic(topic.name)
     purge_all(metadata)
-    assert metadata.stages.publish("w", 3, ["s"]) == Published(first.committed, replayed=True)
+    assert metadata.stages.publish("w", 3, ["s"]) == PublishResult(first.committed, replayed=True)
 
 
 def test_writers_count_their_batches_apart(metadata: MetadataUnderTest) -> None:
@@ -611,7 +617,7 @@ def test_of_many_publishes_of_one_batch_at_once_one_publishes(
     for number in range(8):
         metadata.stage(topic, f"s{number}", {UNPARTITIONED: 2})
 
-    def publish(number: int) -> Published:
+    def publish(number: int) -> PublishResult:
         return metadata.stages.publish("w", 0, [f"s{number}"])
 
     with ThreadPoolExecutor(8) as threads:
@@ -638,7 +644,7 @@ def test_of_a_publish_and_an_abort_at_once_one_gets_the_stage(
                 assert not metadata.stages.abort(stage, [], 0).published
             else:
                 assert publish.result(30).committed
-                assert metadata.stages.abort(stage, [stage], 0) == Aborted((), published=True)
+                assert metadata.stages.abort(stage, [stage], 0) == AbortResult((), published=True)
     purge_all(metadata)
 
 
@@ -652,7 +658,7 @@ def test_an_abort_deletes_the_stages_that_are_there_and_says_which(
     for stage in ("a", "b", "c"):
         metadata.stage(topic, stage)
     metadata.stages.publish("w", 0, ["b"])
-    assert metadata.stages.abort("w", ["c", "b", "nowhere", "a", "a"]) == Aborted(
+    assert metadata.stages.abort("w", ["c", "b", "nowhere", "a", "a"]) == AbortResult(
         ("c", "a"), published=None
     )
     assert metadata.stages.of_topic(topic.uuid) == []
@@ -669,17 +675,17 @@ def test_an_abort_deletes_the_stages_whose_ids_begin_alike(metadata: MetadataUnd
     for stage in ("a.1", "a.2", "a.10", "a", "a:", "A.1", "aa", "b", "c"):
         metadata.stage(topic, stage)
     metadata.stages.publish("w", 0, ["a.2"])
-    assert metadata.stages.abort("w", ["c", "a.1"], 0, "a.") == Aborted(
+    assert metadata.stages.abort("w", ["c", "a.1"], 0, "a.") == AbortResult(
         ("c", "a.1", "a.10"), published=True
     )
     left = [stage.stage for stage in metadata.stages.of_topic(topic.uuid)]
     assert left == ["A.1", "a", "a:", "aa", "b"]
-    assert metadata.stages.abort("w", [], None, "a.") == Aborted((), published=None)
+    assert metadata.stages.abort("w", [], None, "a.") == AbortResult((), published=None)
     assert metadata.stages.abort("w", [], None, "a").stages == ("a", "a:", "aa")
 
 
 def test_an_abort_says_whether_the_batch_was_published(metadata: MetadataUnderTest) -> None:
-    assert metadata.stages.abort("w", [], 0) == Aborted((), published=False)
+    assert metadata.stages.abort("w", [], 0) == AbortResult((), published=False)
     metadata.stages.publish("w", 3, [])
     assert metadata.stages.abort("w", [], 3).published is True
     assert metadata.stages.abort("w", [], 4).published is False

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from property_examples import examples
 
 from wings_core.errors import WingsError
-from wings_core.model import Rejected, Staged, StageEntry, Topic
+from wings_core.model import Rejected, StagedBatch, StageEntry, Topic
 from wings_core.partitions import Partition
 
 RESULTS_KEPT = 16
@@ -302,7 +302,7 @@ class Stages(RuleBasedStateMachine):
         if isinstance(result, Rejected):
             assert (result.error.code, result.error.facts) == expected
         else:
-            assert isinstance(result, Staged)
+            assert isinstance(result, StagedBatch)
             assert ("staged", result.rows) == expected
 
     def published(self, writer: str, batch: int, names: list[str]) -> Outcome:

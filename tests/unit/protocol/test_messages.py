@@ -24,7 +24,7 @@ from wings_core.model import (
     Rejected,
     Sequence,
     ShardState,
-    Staged,
+    StagedBatch,
     StageEntry,
     StoredPage,
     TopicConfig,
@@ -257,7 +257,7 @@ def test_the_outcomes_of_a_flush_arrive_with_the_sequence_as_it_was_given() -> N
         CommitBatch(3, "uuid", (), stage=StageEntry("s", "w", True)),
     ]
     refused = InvalidArgument("refused \ud800", sequence=(1 << 63) - 1)
-    results = [Rejected(refused), Accepted(()), Staged("s", 1, 2)]
+    results = [Rejected(refused), Accepted(()), StagedBatch("s", 1, 2)]
     first, *others = results_of([result_message(result) for result in results], batches)
     assert isinstance(first, Rejected)
     assert first.error.to_json() == {**refused.to_json(), "sequence": 1 << 70}

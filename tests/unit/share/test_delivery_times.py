@@ -15,7 +15,7 @@ from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.delivery.times import LogTimes, check_column, microseconds
 from wings_core.share.model import AcquireRequest
 from wings_core.share.state import partition
-from wings_core.share.state.partition import MessageStates, State
+from wings_core.share.state.partition import MessageState, MessageStates
 
 
 class Times:
@@ -134,7 +134,7 @@ def test_more_than_so_many_that_wait_let_nothing_behind_them_be_looked_at(
     assert not subject.has_available(100, 5)
     subject.finish(0, 9)
     subject.advance(1.0, 0, 50)
-    assert subject.messages(State.SCHEDULED) == 0
+    assert subject.messages(MessageState.SCHEDULED) == 0
     assert subject.unchecked(100) == (10, 14)
 
 

@@ -9,14 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from property_examples import examples
 
 from wings_core.model import Lease
-from wings_core.share.state.partition import MessageStates, Pick, State
+from wings_core.share.state.partition import MessageState, MessageStates, Pick
 
 LOCK = 10.0
 
 
 @dataclass
 class Message:
-    state: State = State.AVAILABLE
+    state: MessageState = MessageState.AVAILABLE
     count: int = 0
     until: float = 0.0
     lease: Lease | None = None
@@ -56,7 +56,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self.times[offset] = self._wall_us() + delay * 1_000_000 if delay else None
             self.model[offset] = Message()
             if self.is_scheduled:
-                self.model[offset] = Message(State.SCHEDULED)
+                self.model[offset] = Message(MessageState.SCHEDULED)
         self.log_end += more
 
     @rule(is_scheduled=st.booleans())
@@ -64,10 +64,10 @@ class PartitionMachine(RuleBasedStateMachine):
         if is_scheduled != self.is_scheduled:
             self.checked.clear()
             for message in self.model.values():
-                if message.state is State.SCHEDULED:
-                    message.state = State.AVAILABLE
-                elif is_scheduled and message.state is State.AVAILABLE and not message.count:
-                    message.state, message.until = State.SCHEDULED, 0.0
+                if message.state is MessageState.SCHEDULED:
+                    message.state = MessageState.AVAILABLE
+                elif is_scheduled and message.state is MessageState.AVAILABLE and not message.count:
+                    message.state, message.until = MessageState.SCHEDULED, 0.0
         self.is_scheduled = is_scheduled
         self.subject.deliver_by("at" if is_scheduled else None)
 
@@ -76,7 +76,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self._advance()
         wanted = self.subject.unchecked(self.log_end, ordered=ordered)
         if wanted is None:
-            waiting = [o for o, m in self.model.items() if m.state is State.SCHEDULED]
+            waiting = [o for o, m in self.model.items() if m.state is MessageState.SCHEDULED]
             if not ordered:  # All of them are known, and not due.
                 assert all(self._time_of(offset) > self._wall_us() for offset in waiting)
             return
@@ -87,9 +87,9 @@ class PartitionMachine(RuleBasedStateMachine):
         self.subject.check(first, pa.array(times, pa.int64()), self._wall_us())
         for offset in range(first, last + 1):
             message = self.model[offset]
-            if message.state is State.SCHEDULED and self._time_of(offset) <= self._wall_us():
-                message.state = State.AVAILABLE
-            if message.state is State.SCHEDULED:
+            if message.state is MessageState.SCHEDULED and self._time_of(offset) <= self._wall_us():
+                message.state = MessageState.AVAILABLE
+            if message.state is MessageState.SCHEDULED:
                 self.checked.add(offset)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 4.0, 11.0]))
@@ -102,8 +102,11 @@ class PartitionMachine(RuleBasedStateMachine):
         self.log_start += int((self.log_end - self.log_start) * share * share)
         self._advance()
         for offset, message in self.model.items():
-            if offset < self.log_start and message.state in (State.AVAILABLE, State.SCHEDULED):
-                message.state = State.FINISHED
+            if offset < self.log_start and message.state in (
+                MessageState.AVAILABLE,
+                MessageState.SCHEDULED,
+            ):
+                message.state = MessageState.FINISHED
 
     @rule(limit=st.integers(1, 7), in_flight_max=st.integers(1, 60), ordered=st.booleans())
     def configure(self, limit: int, in_flight_max: int, ordered: bool) -> None:
@@ -134,11 +137,11 @@ class PartitionMachine(RuleBasedStateMachine):
             expected = [
                 offset
                 for offset, message in sorted(self.model.items())
-                if message.state is State.AVAILABLE
+                if message.state is MessageState.AVAILABLE
                 and not message.until
                 and message.count >= self.limit
             ]
-        if not self._number(State.HELD, State.PENDING) or not self.ordered:
+        if not self._number(MessageState.HELD, MessageState.PENDING) or not self.ordered:
             found = self.subject.has_exhausted(self.limit, ordered=self.ordered)
             assert found == bool(expected)
         picks = self.subject.select_exhausted(self.limit, ordered=self.ordered)
@@ -167,7 +170,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     def extend(self, last: int, messages_max: int) -> None:
         pick = self.pending[0]
-        in_flight = self._number(State.HELD, State.PENDING)
+        in_flight = self._number(MessageState.HELD, MessageState.PENDING)
         room = min(messages_max, self.in_flight_max - in_flight)
         end = pick.last
         while (
@@ -192,17 +195,19 @@ class PartitionMachine(RuleBasedStateMachine):
         known = data.draw(st.sampled_from([pick.count, pick.count, pick.count + 1]))
         self.leases += 1
         lease = Lease("c", self.leases, "m")
-        expected = [o for o in range(first, pick.last + 1) if self._state(o) is State.PENDING]
+        expected = [
+            o for o in range(first, pick.last + 1) if self._state(o) is MessageState.PENDING
+        ]
         granted = self.subject.grant(first, pick.last, lease, self.now + LOCK, known + 1)
         assert [o for begin, end in granted for o in range(begin, end + 1)] == expected
         for offset in expected:
-            self.model[offset] = Message(State.HELD, known + 1, self.now + LOCK, lease)
+            self.model[offset] = Message(MessageState.HELD, known + 1, self.now + LOCK, lease)
         if first > pick.first:
             delay = data.draw(st.sampled_from([0.0, 2.0]))
             until = self.now + delay if delay else 0.0
             self.subject.unpick(pick.first, first - 1, pick.count, until)
             for offset in range(pick.first, first):
-                if self._state(offset) is State.PENDING:
+                if self._state(offset) is MessageState.PENDING:
                     self._free(offset, until)
 
     @rule(data=st.data(), what=st.sampled_from(["accept", "reject", "release", "renew"]))
@@ -211,7 +216,7 @@ class PartitionMachine(RuleBasedStateMachine):
         more = data.draw(st.integers(0, 6))
         lease = Lease("c", data.draw(st.integers(max(0, self.leases - 3), self.leases + 1)), "m")
         if data.draw(st.booleans()):  # Else hardly ever anything that is held.
-            held = [o for o, m in self.model.items() if m.state is State.HELD]
+            held = [o for o, m in self.model.items() if m.state is MessageState.HELD]
             if held:
                 first = held[data.draw(st.integers(0, len(held) - 1))]
                 found = self.model[first].lease
@@ -223,7 +228,7 @@ class PartitionMachine(RuleBasedStateMachine):
         messages = [self.model.get(offset) for offset in range(first, last + 1)]
         held = all(
             message is not None
-            and message.state is State.HELD
+            and message.state is MessageState.HELD
             and message.lease == lease
             and message.until > self.now
             for message in messages
@@ -243,7 +248,7 @@ class PartitionMachine(RuleBasedStateMachine):
             elif what == "renew":
                 self.model[offset].until = self.now + 2 * LOCK
             else:
-                self.model[offset] = Message(State.FINISHED)
+                self.model[offset] = Message(MessageState.FINISHED)
 
     @invariant()
     def agrees(self) -> None:
@@ -255,25 +260,25 @@ class PartitionMachine(RuleBasedStateMachine):
             self.begun = 0  # It is told of the next ones.
         fresh = self.log_end - subject.frontier
         assert fresh >= 0 or self.log_start >= self.log_end
-        for state in State:
+        for state in MessageState:
             expected = self._number(state)
-            if state is (State.SCHEDULED if self.is_scheduled else State.AVAILABLE):
+            if state is (MessageState.SCHEDULED if self.is_scheduled else MessageState.AVAILABLE):
                 expected -= max(0, fresh)
-            elif state is State.FINISHED:
+            elif state is MessageState.FINISHED:
                 expected = sum(
                     each.state is state
                     for offset, each in self.model.items()
                     if offset >= subject.start_offset
                 )
             assert subject.messages(state) == expected
-        unfinished = [o for o, m in self.model.items() if m.state.value <= State.HELD.value]
+        unfinished = [o for o, m in self.model.items() if m.state.value <= MessageState.HELD.value]
         assert subject.start_offset == min([*unfinished, subject.frontier])
         before = None
         for first, last, cell in subject.records():
             for offset in range(first, last + 1):
                 message = self.model[offset]
                 assert message.state is cell.state
-                if cell.state in (State.AVAILABLE, State.HELD):
+                if cell.state in (MessageState.AVAILABLE, MessageState.HELD):
                     assert (message.count, message.lease) == (cell.deliveries, cell.lease)
                     assert message.until == cell.until
             assert before is None or before[0] == first - 1
@@ -286,13 +291,13 @@ class PartitionMachine(RuleBasedStateMachine):
     def _advance(self) -> None:
         self.subject.advance(self.now, self.log_start, self._wall_us())
         for offset, message in self.model.items():
-            if message.state is State.HELD and message.until <= self.now:
+            if message.state is MessageState.HELD and message.until <= self.now:
                 self._free(offset, 0.0)
-            elif message.state is State.AVAILABLE and message.until <= self.now:
+            elif message.state is MessageState.AVAILABLE and message.until <= self.now:
                 message.until = 0.0
             elif offset in self.checked and self._time_of(offset) <= self._wall_us():
-                if message.state is State.SCHEDULED:
-                    message.state = State.AVAILABLE
+                if message.state is MessageState.SCHEDULED:
+                    message.state = MessageState.AVAILABLE
                 self.checked.discard(offset)
 
     def _expected(self, messages_max: int, touched: int) -> list[int]:
@@ -300,9 +305,11 @@ class PartitionMachine(RuleBasedStateMachine):
         ready = [
             (offset, message)
             for offset, message in sorted(self.model.items())
-            if message.state is State.AVAILABLE and not message.until
+            if message.state is MessageState.AVAILABLE and not message.until
         ]
-        room = min(messages_max, self.in_flight_max - self._number(State.HELD, State.PENDING))
+        room = min(
+            messages_max, self.in_flight_max - self._number(MessageState.HELD, MessageState.PENDING)
+        )
         runs: list[tuple[int, list[int]]] = []
         for offset, message in ready:
             new = not runs or runs[-1][0] != message.count or runs[-1][1][-1] != offset - 1
@@ -324,12 +331,12 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def _expected_next(self, messages_max: int, *, alone: bool = True) -> list[tuple[int, bool]]:
         """Return what comes next, where nothing is in flight, and whether it gets a dead letter."""
-        if self._number(State.HELD, State.PENDING):
+        if self._number(MessageState.HELD, MessageState.PENDING):
             return []
         left = [
             (offset, message)
             for offset, message in sorted(self.model.items())
-            if message.state in (State.AVAILABLE, State.SCHEDULED)
+            if message.state in (MessageState.AVAILABLE, MessageState.SCHEDULED)
         ]
         exhausted: list[tuple[int, bool]] = []
         for offset, message in left:
@@ -354,11 +361,11 @@ class PartitionMachine(RuleBasedStateMachine):
     def _make_pending(self, picks: list[Pick]) -> None:
         for pick in picks:
             for offset in _offsets(pick):
-                self.model[offset] = Message(State.PENDING, pick.count)
+                self.model[offset] = Message(MessageState.PENDING, pick.count)
             self.pending.append(pick)
 
     def _waits(self, message: Message) -> bool:
-        return bool(message.until) or message.state is State.SCHEDULED
+        return bool(message.until) or message.state is MessageState.SCHEDULED
 
     def _wall_us(self) -> int:
         return int(self.now * 1_000_000)
@@ -370,7 +377,7 @@ class PartitionMachine(RuleBasedStateMachine):
         message = self.model[offset]
         crossing = pick.last + 1 < self.subject.frontier <= offset
         return (message.state, message.count, message.until, crossing) == (
-            State.AVAILABLE,
+            MessageState.AVAILABLE,
             pick.count,
             0.0,
             False,
@@ -380,13 +387,15 @@ class PartitionMachine(RuleBasedStateMachine):
         count = self.model[offset].count
         passed = offset < self.log_start
         self.model[offset] = (
-            Message(State.FINISHED) if passed else Message(State.AVAILABLE, count, until)
+            Message(MessageState.FINISHED)
+            if passed
+            else Message(MessageState.AVAILABLE, count, until)
         )
 
-    def _state(self, offset: int) -> State:
+    def _state(self, offset: int) -> MessageState:
         return self.model[offset].state
 
-    def _number(self, *states: State) -> int:
+    def _number(self, *states: MessageState) -> int:
         return sum(message.state in states for message in self.model.values())
 
 

@@ -19,7 +19,7 @@ def test_neighbours_that_are_taken_one_by_one_are_read_together() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    kept = read_ahead.ReadAhead()
+    kept = read_ahead.ChunksReadAhead()
     size = rows(0, 999).nbytes
     for number in range(2 * read_ahead.CACHED_BYTES_MAX // size):
         kept.keep(str(number), UNPARTITIONED, rows(0, 999))
@@ -31,7 +31,7 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def test_rows_with_gaps_are_not_kept() -> None:
-    kept = read_ahead.ReadAhead()
+    kept = read_ahead.ChunksReadAhead()
     gap = pa.concat_batches([rows(0, 1), rows(3, 4)])  # pyright: ignore[reportAttributeAccessIssue]
     kept.keep("t", UNPARTITIONED, gap)
     assert kept.rows("t", UNPARTITIONED, 0, 1) is None

@@ -26,9 +26,9 @@ from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.delivery import record_fetcher
 from wings_core.share.delivery.record_fetcher import (
+    FetchedRecords,
     LogSource,
     RecordFetcher,
-    Records,
     RecordSource,
     rows_of,
 )
@@ -60,7 +60,7 @@ def rows(first: int, last: int) -> pa.RecordBatch:
     )
 
 
-def offsets(found: Records) -> list[int]:
+def offsets(found: FetchedRecords) -> list[int]:
     columns = [batch.column("__offset") for batch in found.batches]
     return [number.as_py() for column in columns for number in column]
 
@@ -75,7 +75,7 @@ def fetcher(read: Read) -> Generator[tuple[RecordFetcher, Scripted]]:
         opened.close()
 
 
-def collect(read: Read, first: int, last: int) -> tuple[Records, list[int]]:
+def collect(read: Read, first: int, last: int) -> tuple[FetchedRecords, list[int]]:
     with fetcher(read) as (opened, source):
         return opened.collect(TOPIC, UNPARTITIONED, first, last), source.reads
 

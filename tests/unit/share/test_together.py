@@ -13,7 +13,7 @@ from fix_share import ShareUnderTest, entry_of, open_share
 from wings_core.errors import InvalidRecordState, Unavailable, WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.groups import GroupTable
+from wings_core.share.coordinator.groups import ShareGroupTable
 from wings_core.share.model import Acknowledgement, AcquireRequest, ShareKey
 from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.run import Broadcast, Runner
@@ -74,16 +74,16 @@ def test_where_one_partition_is_not_known_nothing_of_another_is_kept_from_the_ne
     for partition in (A, B):  # From here on the coordinator knows both.
         (leased,) = share.acquire(group, 1, partition=partition)
         assert share.acknowledge(group, leased, "accept") is None
-    known = GroupTable.state
+    known = ShareGroupTable.state
 
     def lose_b(
-        table: GroupTable, index: Any, of: ShareGroup, partition: Partition, *, recent: bool
+        table: ShareGroupTable, index: Any, of: ShareGroup, partition: Partition, *, recent: bool
     ) -> Any:
         if partition == B:
             raise Unavailable("metadata is gone")
         return known(table, index, of, partition, recent=recent)
 
-    monkeypatch.setattr(GroupTable, "state", lose_b)
+    monkeypatch.setattr(ShareGroupTable, "state", lose_b)
     requests = [AcquireRequest(group, "one", each, 3, 3) for each in (A, B)]
     with pytest.raises(Unavailable):
         share.coordinator.settle(group, (), requests)

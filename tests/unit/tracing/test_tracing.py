@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from wings_core import tracing
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.model import CommittedRange
+from wings_core.model import AssignedRange
 from wings_core.partitions import UNPARTITIONED
 from wings_core.tracing import setup, spans
 from wings_core.tracing.recent import FOUND_MAX, PUSHES_MAX
@@ -108,7 +108,7 @@ def test_a_stream_has_one_span_however_many_items_it_has(exporter: InMemorySpanE
 def test_links_of_messages_are_of_the_last_pushes_that_are_known() -> None:
     recent = tracing.RecentPushes()
     for number in range(PUSHES_MAX + 10):
-        committed = [CommittedRange(UNPARTITIONED, 10 * number, 10 * number + 9, 0)]
+        committed = [AssignedRange(UNPARTITIONED, 10 * number, 10 * number + 9, 0)]
         recent.note("uuid", committed, {"traceparent": str(number)})
     assert recent.find("uuid", UNPARTITIONED, 0, 99) == [], "they are forgotten"
     assert recent.find("uuid", UNPARTITIONED, 209, 210) == [

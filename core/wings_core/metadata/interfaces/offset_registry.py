@@ -9,7 +9,7 @@ from wings_core.metadata.waiting import Wake
 from wings_core.model import (
     CommitBatch,
     CommitResult,
-    ConsumerOffset,
+    CommittedOffset,
     FlushId,
     InlineFolio,
     Located,
@@ -317,7 +317,7 @@ class OffsetRegistry(Protocol):
         *,
         after: tuple[TopicName, Partition] | None = None,
         items_max: int | None = None,
-    ) -> list[ConsumerOffset]:
+    ) -> list[CommittedOffset]:
         """Return a named consumer's offsets, of one topic or of all, by topic and partition.
 
         Args:

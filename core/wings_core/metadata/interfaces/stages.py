@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from wings_core.model import (
-    Aborted,
+    AbortResult,
     ConsumerCommit,
-    Published,
+    PublishResult,
     Shard,
     ShardClaim,
     ShardCounts,
     ShardProgress,
     ShardsPruned,
     ShardState,
-    Stage,
     StoredPage,
+    UnpublishedStage,
 )
 from wings_core.names import TopicName
 
@@ -35,7 +35,7 @@ class Stages(Protocol):
         *,
         epoch: int | None = None,
         offsets: ConsumerCommit | None = None,
-    ) -> Published:
+    ) -> PublishResult:
         """Make all pages of the stages visible, in one durable transaction.
 
         Offsets and timestamps are assigned now, by the rules of `OffsetRegistry.commit`: pages in
@@ -90,7 +90,7 @@ class Stages(Protocol):
         stages: Sequence[str],
         batch: int | None = None,
         prefix: str | None = None,
-    ) -> Aborted:
+    ) -> AbortResult:
         """Delete the existing ones of the stages; published batches are not touched.
 
         All are gone at once; their pages are deleted later, by `OffsetRegistry.purge`.
@@ -117,7 +117,7 @@ class Stages(Protocol):
 
     def of_topic(
         self, topic_uuid: str, *, after: str | None = None, items_max: int | None = None
-    ) -> list[Stage]:
+    ) -> list[UnpublishedStage]:
         """Return a topic's stages, by id; none of a deleted one.
 
         Args:

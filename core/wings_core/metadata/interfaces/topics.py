@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from wings_core.errors import NotFound
-from wings_core.model import Namespace, ShareConfig, ShareGroup, Topic, TopicConfig
+from wings_core.model import NamespaceState, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.schema_changes import SchemaChange
 
@@ -20,7 +20,7 @@ class Admin(Protocol):
     or topic of the same name is not touched.
     """
 
-    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
+    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> NamespaceState:
         """Create a namespace.
 
         Args:
@@ -34,7 +34,7 @@ class Admin(Protocol):
         """
         ...
 
-    def get_namespace(self, name: NamespaceName) -> Namespace:
+    def get_namespace(self, name: NamespaceName) -> NamespaceState:
         """Return a namespace.
 
         Raises:
@@ -42,7 +42,7 @@ class Admin(Protocol):
         """
         ...
 
-    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
+    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> NamespaceState:
         """Delete an empty namespace and return what it was.
 
         Args:
@@ -57,7 +57,7 @@ class Admin(Protocol):
 
     def list_namespaces(
         self, *, after: NamespaceName | None = None, items_max: int | None = None
-    ) -> list[Namespace]:
+    ) -> list[NamespaceState]:
         """Return namespaces, by name.
 
         Args:

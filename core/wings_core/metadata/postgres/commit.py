@@ -29,7 +29,7 @@ from wings_core.metadata.sequences import SequenceDraft
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import of_ends
 from wings_core.metadata.store.locks import bucket, buckets
-from wings_core.model import CommitBatch, CommitResult, CommittedRange, FlushId, InlineFolio
+from wings_core.model import AssignedRange, CommitBatch, CommitResult, FlushId, InlineFolio
 from wings_core.partitions import Partition, is_longer
 
 KNOWN_MAX = 65_536
@@ -249,7 +249,7 @@ class _Flush:
 
     def result(
         self, topic_id: int, producer_id: str, sequence: int, committed_after: int
-    ) -> tuple[CommittedRange, ...] | None:
+    ) -> tuple[AssignedRange, ...] | None:
         assert self._connection is not None
         row = self._connection.execute(
             _RESULT, (self._ids[topic_id - 1], producer_id, sequence, committed_after)

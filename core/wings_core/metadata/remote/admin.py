@@ -13,7 +13,7 @@ from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, sec
 from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate
 from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT
 from wings_core.metadata.remote.rpc import Calls, Field, Fields, Paged, RemotePart, Rpc, rpc
-from wings_core.model import Namespace, ShareConfig, ShareGroup, Topic, TopicConfig
+from wings_core.model import NamespaceState, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.codec import Convert
@@ -103,7 +103,7 @@ _UUID = Fields(
 """The UUID of something new; the client chooses one, so that a repeated call creates one thing."""
 
 
-def _namespace_name(namespace: Namespace) -> NamespaceName:
+def _namespace_name(namespace: NamespaceState) -> NamespaceName:
     return namespace.name
 
 
@@ -194,7 +194,7 @@ class RemoteAdmin(RemotePart, Admin):
         request = admin_pb.GetTenantRequest(name=f"tenants/{tenant}")
         return self._channel.look(self._stub.GetTenant, request).name
 
-    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
+    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> NamespaceState:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
         namespace = self.get_namespace(name)
         if uuid not in {None, namespace.uuid}:

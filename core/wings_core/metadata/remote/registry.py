@@ -38,7 +38,7 @@ from wings_core.metadata.remote.watches import Retries, TopicWatches, Watches
 from wings_core.model import (
     CommitBatch,
     CommitResult,
-    ConsumerOffset,
+    CommittedOffset,
     FlushId,
     InlineFolio,
     Located,
@@ -193,11 +193,11 @@ def _by_partition(states: list[PartitionState]) -> list[PartitionState]:
     return sorted_by_partition(states, map(_partition, states))
 
 
-def _offset_key(entry: ConsumerOffset) -> tuple[TopicName, Partition]:
+def _offset_key(entry: CommittedOffset) -> tuple[TopicName, Partition]:
     return entry.topic, entry.partition
 
 
-def _in_order(entries: list[ConsumerOffset]) -> list[ConsumerOffset]:
+def _in_order(entries: list[CommittedOffset]) -> list[CommittedOffset]:
     return sorted(entries, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
 
 

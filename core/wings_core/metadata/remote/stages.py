@@ -4,7 +4,7 @@ from wings_core.metadata.interfaces import Shards, Stages
 from wings_core.metadata.remote.paging import BY_TEXT
 from wings_core.metadata.remote.rpc import Calls, Field, Paged, RemotePart, StepSize, rpc
 from wings_core.metadata.shards import SHARDS_MAX
-from wings_core.model import Stage, StoredPage
+from wings_core.model import StoredPage, UnpublishedStage
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
 
@@ -14,7 +14,7 @@ PUBLISH_SECONDS = 120.0
 STAGE_PAGES = pb.DESCRIPTOR.services_by_name["StageService"].methods_by_name["ListStagePages"]
 
 
-def _stage_name(stage: Stage) -> str:
+def _stage_name(stage: UnpublishedStage) -> str:
     return stage.stage
 
 

@@ -20,9 +20,9 @@ from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import of_ends
 from wings_core.model import (
     INLINE_SUFFIX,
+    AssignedRange,
     CommitBatch,
     CommitResult,
-    CommittedRange,
     FlushId,
     InlineFolio,
     PageAddress,
@@ -326,7 +326,7 @@ class _SqliteState:
 
     def result(
         self, topic_id: int, producer_id: str, sequence: int, committed_after: int
-    ) -> tuple[CommittedRange, ...] | None:
+    ) -> tuple[AssignedRange, ...] | None:
         # Of the series that it was in, or of a later one, where that is forgotten.
         row: tuple[int, str] | None = self._connection.execute(
             "SELECT sequence, committed FROM producer_results "

@@ -9,7 +9,7 @@ from wings_core.metadata.store.consumer_groups import check_fence
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_ids
-from wings_core.model import ConsumerCommit, ConsumerOffset
+from wings_core.model import CommittedOffset, ConsumerCommit
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_sort_key, partition_value
 
@@ -107,7 +107,7 @@ def get_offsets(
     topic_uuid: str | None,
     after: tuple[TopicName, Partition] | None,
     items_max: int | None,
-) -> list[ConsumerOffset]:
+) -> list[CommittedOffset]:
     """Return a consumer's offsets, by topic and partition; see `OffsetRegistry.get_offsets`."""
     least = ("", "", "", "")
     if after is not None:
@@ -126,7 +126,7 @@ def get_offsets(
         (consumer, topic_uuid, topic_uuid, *least, items_max),
     ).fetchall()
     offsets = [
-        ConsumerOffset(TopicName(NamespaceName(tenant, namespace), topic), *offset)
+        CommittedOffset(TopicName(NamespaceName(tenant, namespace), topic), *offset)
         for tenant, namespace, topic, *offset in rows
     ]
     return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))

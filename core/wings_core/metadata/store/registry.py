@@ -22,8 +22,8 @@ from wings_core.model import (
     INLINE_FOLIOS_MAX,
     CommitBatch,
     CommitResult,
+    CommittedOffset,
     ConsumerCommit,
-    ConsumerOffset,
     FlushId,
     InlineFolio,
     Located,
@@ -177,7 +177,7 @@ class DatabaseRegistry(OffsetRegistry):
         *,
         after: tuple[TopicName, Partition] | None = None,
         items_max: int | None = None,
-    ) -> list[ConsumerOffset]:
+    ) -> list[CommittedOffset]:
         """Return a consumer's offsets; see `OffsetRegistry.get_offsets`."""
         check_text("the consumer's name", consumer)
         return self._database.read(

@@ -38,15 +38,15 @@ from wings_core.metadata.store.pages import (
 )
 from wings_core.metadata.store.shards import lock_shards, write_shards
 from wings_core.model import (
-    Aborted,
-    CommittedRange,
+    AbortResult,
+    AssignedRange,
     ConsumerCommit,
     PageAddress,
-    Published,
-    PublishedRange,
+    PublishedTopicRange,
+    PublishResult,
     ShardProgress,
-    Stage,
     StoredPage,
+    UnpublishedStage,
 )
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
@@ -99,7 +99,7 @@ AND staged_pages.number < %s::bigint ORDER BY staged_pages.number
 class PublishOutcome:
     """Outcome of a publish."""
 
-    published: Published
+    published: PublishResult
     ends: dict[tuple[str, Partition], int]
     """The next offset of each partition that was written to, by topic UUID and partition."""
 
@@ -119,7 +119,7 @@ def publish(
     connection.take_lock(Lock.WRITERS, (writer,))
     first = _find_result(connection, writer, batch, now)
     if first is not None:
-        return PublishOutcome(Published(first, replayed=True), {})
+        return PublishOutcome(PublishResult(first, replayed=True), {})
     row = connection.execute(
         "SELECT (SELECT epoch FROM writers WHERE writer = %(writer)s), "
         "(SELECT max(batch) FROM publishes WHERE writer = %(writer)s)",
@@ -143,7 +143,7 @@ def publish(
     if offsets is not None:
         commit_offsets(connection, offsets, now)
     _remember(connection, writer, batch, ranges, now)
-    return PublishOutcome(Published(ranges), move.ends())
+    return PublishOutcome(PublishResult(ranges), move.ends())
 
 
 def was_published(connection: Connection, writer: str, batch: int) -> bool | None:
@@ -253,10 +253,10 @@ class _Move:
         )
         connection.execute_rows("DELETE FROM stages WHERE id IN (SELECT id FROM {given})", ids)
 
-    def ranges(self) -> tuple[PublishedRange, ...]:
+    def ranges(self) -> tuple[PublishedTopicRange, ...]:
         """Return the offsets of each partition: one range, as no other transaction wrote."""
         return tuple(
-            PublishedRange(
+            PublishedTopicRange(
                 self._topics[topic_id].name,
                 partition,
                 first,
@@ -318,7 +318,7 @@ class _Move:
     def _append(self, topic_id: int, rows: Sequence[Sequence[Any]]) -> None:
         """Give offsets to some pages; folios keep their counts."""
         changed: dict[Partition, PartitionDraft] = {}
-        pages: list[tuple[PartitionDraft, CommittedRange, Sequence[Any]]] = []
+        pages: list[tuple[PartitionDraft, AssignedRange, Sequence[Any]]] = []
         for row in rows:
             partition, count, timestamp, _, _, length, _, _, slice_bytes, _ = row
             key = (topic_id, partition)
@@ -344,7 +344,7 @@ class _Move:
 
 def _find_result(
     connection: Connection, writer: str, batch: int, now: int
-) -> tuple[PublishedRange, ...] | None:
+) -> tuple[PublishedTopicRange, ...] | None:
     """Return what a batch got when it was published, None if it was not or is not remembered."""
     row = connection.execute(
         "SELECT committed FROM publishes WHERE writer = %s AND batch = %s::bigint "
@@ -354,7 +354,7 @@ def _find_result(
     if row is None:
         return None
     return tuple(
-        PublishedRange(TopicName.parse(topic), partition, start_offset, end_offset)
+        PublishedTopicRange(TopicName.parse(topic), partition, start_offset, end_offset)
         for topic, partition, start_offset, end_offset in _RANGES.validate_json(row[0])
     )
 
@@ -363,7 +363,7 @@ def _remember(
     connection: Connection,
     writer: str,
     batch: int,
-    committed: tuple[PublishedRange, ...],
+    committed: tuple[PublishedTopicRange, ...],
     now: int,
 ) -> None:
     connection.execute(
@@ -406,7 +406,7 @@ class DatabaseStages(Stages):
         *,
         epoch: int | None = None,
         offsets: ConsumerCommit | None = None,
-    ) -> Published:
+    ) -> PublishResult:
         """Make stages visible; see `Stages.publish`."""
         check_publish(writer, batch, stages)
         check_progress(shards)
@@ -431,18 +431,18 @@ class DatabaseStages(Stages):
         stages: Sequence[str],
         batch: int | None = None,
         prefix: str | None = None,
-    ) -> Aborted:
+    ) -> AbortResult:
         """Delete stages; see `Stages.abort`."""
         check_publish(
             writer, 0 if batch is None else batch, (*stages, *(() if prefix is None else (prefix,)))
         )
 
-        def work(connection: Connection) -> Aborted:
+        def work(connection: Connection) -> AbortResult:
             published = None
             if batch is not None:
                 published = was_published(connection, writer, batch)
             begun = [] if prefix is None else _of_prefix(connection, prefix)
-            return Aborted(_delete(connection, [*stages, *begun]), published)
+            return AbortResult(_delete(connection, [*stages, *begun]), published)
 
         return self._database.write(work)
 
@@ -465,7 +465,7 @@ class DatabaseStages(Stages):
 
     def of_topic(
         self, topic_uuid: str, *, after: str | None = None, items_max: int | None = None
-    ) -> list[Stage]:
+    ) -> list[UnpublishedStage]:
         """Return a topic's stages; see `Stages.of_topic`."""
         check_text("after", after or "")
         # A name is never empty.
@@ -480,7 +480,7 @@ class DatabaseStages(Stages):
             ).fetchall()
         )
         return [
-            Stage(name, uuid, count, size, pages, changed_at)
+            UnpublishedStage(name, uuid, count, size, pages, changed_at)
             for name, uuid, count, size, pages, changed_at in rows
         ]
 

@@ -19,7 +19,7 @@ from wings_core.metadata.checks import (
 from wings_core.metadata.interfaces import Admin
 from wings_core.metadata.store.database import Connection, Database, Notification, RunAgain
 from wings_core.metadata.store.locks import Lock
-from wings_core.model import Namespace, Topic, TopicConfig
+from wings_core.model import NamespaceState, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.schema_changes import VERSIONS_BYTES_MAX, SchemaChange, changed_schema
 from wings_core.storage.lru import Lru
@@ -43,11 +43,11 @@ class DatabaseAdmin(Admin):
         self._topics = topics
         self._schemas: KnownSchemas = Lru(KNOWN_BYTES_MAX)
 
-    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
+    def create_namespace(self, name: NamespaceName, uuid: str | None = None) -> NamespaceState:
         """Create a namespace; see `Admin.create_namespace`."""
-        namespace = Namespace(name, chosen_uuid(uuid), self._database.now())
+        namespace = NamespaceState(name, chosen_uuid(uuid), self._database.now())
 
-        def work(connection: Connection) -> Namespace:
+        def work(connection: Connection) -> NamespaceState:
             created = connection.execute(
                 "INSERT INTO namespaces (tenant, name, uuid, created_at) VALUES (%s, %s, %s, %s) "
                 "ON CONFLICT DO NOTHING RETURNING id",
@@ -65,15 +65,15 @@ class DatabaseAdmin(Admin):
 
         return self._database.write(work)
 
-    def get_namespace(self, name: NamespaceName) -> Namespace:
+    def get_namespace(self, name: NamespaceName) -> NamespaceState:
         """Return a namespace; see `Admin.get_namespace`."""
         _, namespace = self._database.read(lambda connection: find_namespace(connection, name))
         return namespace
 
-    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> Namespace:
+    def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> NamespaceState:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
 
-        def work(connection: Connection) -> Namespace:
+        def work(connection: Connection) -> NamespaceState:
             namespace_id, namespace = find_namespace(connection, name, " FOR UPDATE")
             if uuid not in {None, namespace.uuid}:
                 raise NamespaceNotFound(f"the namespace {name} was deleted")
@@ -90,7 +90,7 @@ class DatabaseAdmin(Admin):
 
     def list_namespaces(
         self, *, after: NamespaceName | None = None, items_max: int | None = None
-    ) -> list[Namespace]:
+    ) -> list[NamespaceState]:
         """Return namespaces, by name; see `Admin.list_namespaces`."""
         return self._database.read(lambda connection: find_namespaces(connection, after, items_max))
 
@@ -323,7 +323,7 @@ NamespaceLock = Literal["", " FOR KEY SHARE", " FOR UPDATE"]
 
 def find_namespace(
     connection: Connection, name: NamespaceName, lock: NamespaceLock = ""
-) -> tuple[int, Namespace]:
+) -> tuple[int, NamespaceState]:
     """Return a namespace and its id.
 
     Args:
@@ -341,12 +341,12 @@ def find_namespace(
     if row is None:
         raise NamespaceNotFound(f"there is no namespace {name}")
     namespace_id, uuid, created_at = row
-    return namespace_id, Namespace(name, uuid or "", created_at)
+    return namespace_id, NamespaceState(name, uuid or "", created_at)
 
 
 def find_namespaces(
     connection: Connection, after: NamespaceName | None, items_max: int | None
-) -> list[Namespace]:
+) -> list[NamespaceState]:
     """Return namespaces, by name; see `Admin.list_namespaces`."""
     least = ("", "") if after is None else (after.tenant, after.namespace)
     rows = connection.execute(
@@ -355,7 +355,7 @@ def find_namespaces(
         (*least, items_max),
     ).fetchall()
     return [
-        Namespace(NamespaceName(tenant, name), uuid or "", created_at)
+        NamespaceState(NamespaceName(tenant, name), uuid or "", created_at)
         for tenant, name, uuid, created_at in rows
     ]
 

@@ -33,7 +33,12 @@ from wings_core.model import (
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.clock import Clock, MonotonicClock
 from wings_core.share.coordinator.core import CoordinatorCore
-from wings_core.share.coordinator.groups import READ_PARTITIONS_MAX, Bounds, FindGroup, GroupTable
+from wings_core.share.coordinator.groups import (
+    READ_PARTITIONS_MAX,
+    Bounds,
+    FindGroup,
+    ShareGroupTable,
+)
 from wings_core.share.coordinator.housekeeping import Archiving, Loop
 from wings_core.share.coordinator.lease import Bundle
 from wings_core.share.coordinator.positions import FindOffsets, Positions
@@ -128,7 +133,7 @@ class Coordinator:
         self._replicas, self._source = replicas, source
         self._runner = runner = Runner(replicas.links)
         self._registry = registry = source.registry
-        self._groups = groups = GroupTable(
+        self._groups = groups = ShareGroupTable(
             core.table,
             registry,
             clock,

@@ -27,7 +27,7 @@ from wings_core.share.model import ShareKey
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import KnownPartition
-from wings_core.share.state.partition import MessageStates, State
+from wings_core.share.state.partition import MessageState, MessageStates
 
 READ_PARTITIONS_MAX = 256
 """Partitions whose state is read at a time."""
@@ -201,7 +201,7 @@ class PartitionTable:
             event = tracked.state.next_event(now, wall_us)
             if tracked.state.in_flight >= group.config.window:
                 tracked.is_seen_full = True
-                held = tracked.state.messages(State.HELD)
+                held = tracked.state.messages(MessageState.HELD)
                 if self._quorum.is_local or held < group.config.window:
                     return event  # Who is asking for the rest tells of what it leaves.
                 again = max(REREAD_SECONDS_MIN, tracked.read_at + tracked.read_again_seconds - now)
@@ -300,7 +300,7 @@ class _Followed:
     )
 
 
-class GroupTable:
+class ShareGroupTable:
     """The groups of a coordinator, each with its index; all methods from any thread.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from wings_core.errors import WingsError
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.core import CoordinatorCore
-from wings_core.share.coordinator.groups import GroupTable
+from wings_core.share.coordinator.groups import ShareGroupTable
 from wings_core.share.quorum.run import Runner
 from wings_core.times import Deadline
 
@@ -88,7 +88,7 @@ class Archiving:
         runner: Carries that out.
     """
 
-    def __init__(self, groups: GroupTable, core: CoordinatorCore, runner: Runner) -> None:
+    def __init__(self, groups: ShareGroupTable, core: CoordinatorCore, runner: Runner) -> None:
         self._groups = groups
         self._core = core
         self._runner = runner

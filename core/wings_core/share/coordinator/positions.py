@@ -8,7 +8,7 @@ from wings_core.errors import InvalidArgument, OffsetOutOfRange, WingsError
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import PartitionState, ShareGroup, SharePartitionState, Topic
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.groups import READ_PARTITIONS_MAX, GroupTable, key_of
+from wings_core.share.coordinator.groups import READ_PARTITIONS_MAX, ShareGroupTable, key_of
 from wings_core.share.model import OffsetRange
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Runner
@@ -39,7 +39,7 @@ class Positions:
 
     def __init__(
         self,
-        groups: GroupTable,
+        groups: ShareGroupTable,
         registry: OffsetRegistry,
         find_offsets: FindOffsets | None,
         quorum: HoldQuorum,

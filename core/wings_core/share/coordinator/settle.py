@@ -24,7 +24,12 @@ from wings_core.share.coordinator.entries import (
     unknown,
 )
 from wings_core.share.coordinator.finalize import Finalizer
-from wings_core.share.coordinator.groups import Bounds, GroupTable, PartitionTable, TrackedPartition
+from wings_core.share.coordinator.groups import (
+    Bounds,
+    PartitionTable,
+    ShareGroupTable,
+    TrackedPartition,
+)
 from wings_core.share.counts import ShareCounts
 from wings_core.share.model import Acknowledgement
 from wings_core.share.quorum.quorum import TRIES_MAX
@@ -325,7 +330,7 @@ class Settles:
 
     def __init__(
         self,
-        groups: GroupTable,
+        groups: ShareGroupTable,
         table: PartitionTable,
         settling: Settling,
         runner: Runner,

@@ -42,7 +42,7 @@ _COLUMNS = ("dead_letter_id", "source_topic", "dead_lettered_at", "payload")
 
 
 @dataclass(slots=True)
-class Redriven:
+class RedriveResult:
     """The outcome of a redrive."""
 
     redriven: int = 0
@@ -99,7 +99,7 @@ class Redriver:
         messages_max: int,
         admit: Callable[[TopicName], None] = lambda _: None,
         to: TopicName | None = None,
-    ) -> Redriven:
+    ) -> RedriveResult:
         """Send dead letters back that pass a filter; durable on return, which it blocks for.
 
         Args:
@@ -124,7 +124,7 @@ class Redriver:
         begin = min(max(offset, state.log_start_offset), state.next_offset)
         cursor = PartitionCursor(UNPARTITIONED, begin, min(state.next_offset, begin + messages_max))
         selection = Selection.of(topic, ReadOptions(columns=_COLUMNS, filter=expression))
-        done = Redriven(log_end_offset=state.next_offset)
+        done = RedriveResult(log_end_offset=state.next_offset)
         if to is not None:
             admit(to)
             self._admin.get_topic(to)
@@ -168,7 +168,7 @@ class _Sender:
         admin: Admin,
         group_commit: GroupCommit,
         limits: Limits,
-        done: Redriven,
+        done: RedriveResult,
         admit: Callable[[TopicName], None],
         to: TopicName | None,
     ) -> None:

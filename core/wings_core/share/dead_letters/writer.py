@@ -36,7 +36,7 @@ from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.dead_letters.payloads import payload_of
-from wings_core.share.delivery.record_fetcher import RecordFetcher, Records, rows_of
+from wings_core.share.delivery.record_fetcher import FetchedRecords, RecordFetcher, rows_of
 from wings_core.share.model import ArchivedRange, DeadLetterSink, PendingDeadLetters, dead_letter_id
 from wings_core.times import now_us
 
@@ -149,17 +149,17 @@ class DeadLetterWriter(DeadLetterSink):
             return topic
         return newest if newest.uuid == topic.uuid else topic
 
-    def _fetch(self, group: ShareGroup, letter: ArchivedRange) -> "Future[Records] | None":
+    def _fetch(self, group: ShareGroup, letter: ArchivedRange) -> "Future[FetchedRecords] | None":
         return self._records.begin(group.topic, letter.partition, letter.first, letter.last)
 
 
 _Row = tuple[int | None, pa.RecordBatch | None]
 """The timestamp and the topic's columns of a message; None where they are not known."""
 
-Fetch = Callable[[ShareGroup, ArchivedRange], "Future[Records] | None"]
+Fetch = Callable[[ShareGroup, ArchivedRange], "Future[FetchedRecords] | None"]
 
 
-def _no_fetch(group: ShareGroup, letter: ArchivedRange) -> "Future[Records] | None":
+def _no_fetch(group: ShareGroup, letter: ArchivedRange) -> "Future[FetchedRecords] | None":
     del group, letter
 
 
@@ -168,7 +168,7 @@ class _Piece:
     """Some of the letters, and the fetch of their rows; None where none are wanted."""
 
     letter: ArchivedRange
-    records: "Future[Records] | None"
+    records: "Future[FetchedRecords] | None"
 
 
 class _PendingLetters(PendingDeadLetters):

@@ -1,4 +1,4 @@
-"""ReadAhead: rows that were read beside the ones asked for, for the requests that come next.
+"""ChunksReadAhead: rows that were read beside the ones asked for, for the requests that come next.
 
 Workers that take a few messages at a time take neighbours, one after the other. Rows of a log never
 change, so what was read once is delivered again without a look at the log or its pages.
@@ -22,7 +22,7 @@ CHUNK_BYTES_MAX = 1024 * 1024
 """Larger chunks are not kept: they hold enough for a request of their own."""
 
 
-class ReadAhead:
+class ChunksReadAhead:
     """The last chunk read of each of some partitions; all methods from any thread.
 
     A topic is named by its UUID and the version of its schema.

@@ -30,7 +30,7 @@ from wings_core.fetch.selection import OFFSET_FIELD, Selection, timestamp_column
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PageFormat, Topic
 from wings_core.partitions import Partition
-from wings_core.share.delivery.read_ahead import ReadAhead
+from wings_core.share.delivery.read_ahead import ChunksReadAhead
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import BySchema
@@ -104,7 +104,7 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class FetchedRecords:
     """The rows found in a range of offsets."""
 
     batches: tuple[pa.RecordBatch, ...]
@@ -127,9 +127,11 @@ class RecordFetcher:
         self._source = source
         self._threads = ThreadPoolExecutor(THREADS, "wings-records")
         self._room = BoundedSemaphore(FETCHES_MAX)
-        self._ahead = ReadAhead()
+        self._ahead = ChunksReadAhead()
 
-    def begin(self, topic: Topic, partition: Partition, first: int, last: int) -> Future[Records]:
+    def begin(
+        self, topic: Topic, partition: Partition, first: int, last: int
+    ) -> Future[FetchedRecords]:
         """Begin to collect the rows `[first, last]`; returns at once.
 
         The future is cancelled where the fetcher is closed before its turn; see `rows_of`.
@@ -170,7 +172,7 @@ class RecordFetcher:
         self._ahead.keep(key, partition, found[-1])
         return self._ahead.rows(key, partition, first, last)
 
-    def collect(self, topic: Topic, partition: Partition, first: int, last: int) -> Records:
+    def collect(self, topic: Topic, partition: Partition, first: int, last: int) -> FetchedRecords:
         """Collect the rows `[first, last]`, both inclusive; blocks for the reads.
 
         Ends at the end of the log, and with what it has at an error that may pass, at a read
@@ -180,7 +182,7 @@ class RecordFetcher:
         key = _key(topic)
         kept = self._ahead.rows(key, partition, first, last)
         if kept is not None:
-            return Records((kept,), None)
+            return FetchedRecords((kept,), None)
         batches: list[pa.RecordBatch] = []
         unreadable: list[Unreadable] = []
         cursor = first
@@ -194,13 +196,13 @@ class RecordFetcher:
                 # Those below are gone, the others may be there.
                 log_start_offset = error.facts.get("log_start_offset", 0)
                 if log_start_offset <= cursor:
-                    return Records(tuple(batches), error, tuple(unreadable))
+                    return FetchedRecords(tuple(batches), error, tuple(unreadable))
                 cursor = log_start_offset
                 continue
             except (Unavailable, ResourceExhausted, NotFound, SchemaMismatch) as error:
                 # The last: the reader has an earlier version of the schema, another one reads them.
                 _logger.warning("%s is not read from %d on: %s", topic.name, cursor, error)
-                return Records(tuple(batches), error, tuple(unreadable))
+                return FetchedRecords(tuple(batches), error, tuple(unreadable))
             except WingsError as error:
                 _logger.warning("%s cannot be read at %d: %s", topic.name, cursor, error)
                 skipped = Unreadable(cursor, self._last_beside(topic, partition, cursor), error)
@@ -214,7 +216,7 @@ class RecordFetcher:
                 break
             batches += wanted
             cursor = _offsets(wanted[-1])[-1].as_py() + 1
-        return Records(tuple(batches), None, tuple(unreadable))
+        return FetchedRecords(tuple(batches), None, tuple(unreadable))
 
     def _last_beside(self, topic: Topic, partition: Partition, offset: int) -> int:
         try:
@@ -227,12 +229,12 @@ class RecordFetcher:
         self._threads.shutdown(cancel_futures=True)
 
 
-def rows_of(fetch: Future[Records]) -> Records:
+def rows_of(fetch: Future[FetchedRecords]) -> FetchedRecords:
     """Return what a fetch that was begun has found; blocks for it. Nothing is raised."""
     try:
         return fetch.result()
     except CancelledError:
-        return Records((), _closed())
+        return FetchedRecords((), _closed())
 
 
 class LogSource(RecordSource):

@@ -40,7 +40,7 @@ CHECKED_MAX, CHECKED_NEXT_MAX = 65_536, 1_024
 """Messages whose times are looked at in one step: without order, and in order."""
 
 
-class State(Enum):
+class MessageState(Enum):
     """State of a message."""
 
     AVAILABLE = 0
@@ -58,7 +58,7 @@ class State(Enum):
 class RecordState(NamedTuple):
     """State common to all messages of a range."""
 
-    state: State
+    state: MessageState
     deliveries: int = 0
     """Deliveries so far; of a held range, the present one included."""
     until: float = 0.0
@@ -66,7 +66,7 @@ class RecordState(NamedTuple):
     lease: Lease | None = None
 
 
-FINISHED = RecordState(State.FINISHED)
+FINISHED = RecordState(MessageState.FINISHED)
 
 
 class Pick(NamedTuple):
@@ -111,20 +111,20 @@ class MessageStates:
         self._expiries: list[tuple[float, int, int]] = []
         """When ranges may expire, a heap; those finished or renewed are still there."""
         self._retired: list[tuple[int, int]] = []
-        self._messages = dict.fromkeys(State, 0)
+        self._messages = dict.fromkeys(MessageState, 0)
         self._deliver_at: str | None = None
         self.has_met_limit = False
         self.schedule = Schedule()
         self.checked = start_offset
 
-    def messages(self, state: State) -> int:
+    def messages(self, state: MessageState) -> int:
         """Return how many messages from `start_offset` to `frontier` are in a state."""
         return self._messages[state]
 
     @property
     def in_flight(self) -> int:
         """Messages that are held, or may be in a moment."""
-        return self._messages[State.HELD] + self._messages[State.PENDING]
+        return self._messages[MessageState.HELD] + self._messages[MessageState.PENDING]
 
     @property
     def is_full(self) -> bool:
@@ -170,13 +170,13 @@ class MessageStates:
         while self._expiries and self._expiries[0][0] <= now:
             _, first, last = heapq.heappop(self._expiries)
             for begin, end, record in self._ranges.parts(first, last):
-                if record.state is State.HELD and record.until <= now:
+                if record.state is MessageState.HELD and record.until <= now:
                     self._free(begin, end, record.deliveries, 0.0)
         while self._delayed and self._delayed[0][0] <= now:
             _, first, last = heapq.heappop(self._delayed)
             for begin, end, record in self._ranges.parts(first, last):
-                if record.state is State.AVAILABLE and 0.0 < record.until <= now:
-                    self._put(begin, end, RecordState(State.AVAILABLE, record.deliveries))
+                if record.state is MessageState.AVAILABLE and 0.0 < record.until <= now:
+                    self._put(begin, end, RecordState(MessageState.AVAILABLE, record.deliveries))
         if wall_us is not None:
             for first, last in self.schedule.take_due(wall_us):
                 self._come_due(first, last)
@@ -197,10 +197,10 @@ class MessageStates:
             return
         self._deliver_at, self.schedule, self.checked = column, Schedule(), self.start_offset
         for first, last, record in list(self._ranges):
-            if column is None and record.state is State.SCHEDULED:
-                self._put(first, last, RecordState(State.AVAILABLE))
-            elif column and record.state is State.AVAILABLE and not record.deliveries:
-                self._put(first, last, RecordState(State.SCHEDULED))
+            if column is None and record.state is MessageState.SCHEDULED:
+                self._put(first, last, RecordState(MessageState.AVAILABLE))
+            elif column and record.state is MessageState.AVAILABLE and not record.deliveries:
+                self._put(first, last, RecordState(MessageState.SCHEDULED))
 
     def unchecked(self, log_end: int, *, ordered: bool = False) -> tuple[int, int] | None:
         """Return the messages `[first, last]` whose times are to be looked at next; None: none.
@@ -215,7 +215,9 @@ class MessageStates:
         self.checked = max(self.checked, self.start_offset)
         if ordered and (self.in_flight or (head is not None and head[0] < self.checked)):
             return None
-        while (found := self._ranges.at(self.checked)) and found[2].state is not State.SCHEDULED:
+        while (found := self._ranges.at(self.checked)) and found[
+            2
+        ].state is not MessageState.SCHEDULED:
             self.checked = found[1] + 1
         if self.checked >= log_end:
             return None
@@ -232,7 +234,7 @@ class MessageStates:
                 self._come_due(first + begin, first + end)
                 continue
             for low, high, record in self._ranges.parts(first + begin, first + end):
-                if record.state is State.SCHEDULED:
+                if record.state is MessageState.SCHEDULED:
                     self.schedule.add(low, times.slice(low - first, high - low + 1))
         self.checked = first + len(times)
 
@@ -243,7 +245,7 @@ class MessageStates:
         if first > last:
             return
         for begin, end, record in self._ranges.parts(first, last):
-            if record.state is not State.FINISHED:
+            if record.state is not MessageState.FINISHED:
                 self._retire(begin, end)
         self._fold()
 
@@ -374,7 +376,7 @@ class MessageStates:
             return pick
         if end + 1 < self.frontier:
             following = self._ranges.starting_at(end + 1)
-            if following is None or following[2] != RecordState(State.AVAILABLE, pick.count):
+            if following is None or following[2] != RecordState(MessageState.AVAILABLE, pick.count):
                 return pick
             last = min(last, following[1])
         elif pick.count or self.is_scheduled:
@@ -400,15 +402,15 @@ class MessageStates:
         """
         granted: list[tuple[int, int]] = []
         for begin, end, record in self._ranges.parts(first, last):
-            if record.state is State.PENDING:
-                self._put(begin, end, RecordState(State.HELD, count, until, lease))
+            if record.state is MessageState.PENDING:
+                self._put(begin, end, RecordState(MessageState.HELD, count, until, lease))
                 granted.append((begin, end))
         return granted
 
     def unpick(self, first: int, last: int, count: int, until: float = 0.0) -> None:
         """Make pending messages available again, from a time on, with so many deliveries."""
         for begin, end, record in self._ranges.parts(first, last):
-            if record.state is State.PENDING:
+            if record.state is MessageState.PENDING:
                 self._free(begin, end, max(count, record.deliveries), until)
 
     # Of what is held.
@@ -420,7 +422,11 @@ class MessageStates:
         parts = self._ranges.parts(first, last)
         messages = 0
         for begin, end, record in parts:
-            if record.state is not State.HELD or record.lease != lease or record.until <= now:
+            if (
+                record.state is not MessageState.HELD
+                or record.lease != lease
+                or record.until <= now
+            ):
                 return []
             messages += end - begin + 1
         return parts if messages == last - first + 1 else []
@@ -428,7 +434,7 @@ class MessageStates:
     def renew(self, first: int, last: int, lease: Lease, until: float) -> None:
         """Let what a lease holds expire later."""
         for begin, end, record in self._ranges.parts(first, last):
-            if record.state is State.HELD and record.lease == lease:
+            if record.state is MessageState.HELD and record.lease == lease:
                 self._put(begin, end, record._replace(until=until))
 
     def release(
@@ -436,7 +442,7 @@ class MessageStates:
     ) -> None:
         """Make what a lease holds available again, from a time on; `counts`: as delivered."""
         for begin, end, record in self._ranges.parts(first, last):
-            if record.state is State.HELD and record.lease == lease:
+            if record.state is MessageState.HELD and record.lease == lease:
                 self._free(begin, end, record.deliveries - (not counts), until)
 
     def finish(self, first: int, last: int) -> None:
@@ -459,10 +465,10 @@ class MessageStates:
             return
         self._touch(last)
         for begin, end, record in self._ranges.parts(first, last):
-            if record.state is State.AVAILABLE and record.deliveries < count:
+            if record.state is MessageState.AVAILABLE and record.deliveries < count:
                 self._put(begin, end, record._replace(deliveries=count))
-            elif record.state is State.SCHEDULED:  # It was delivered: its time had come.
-                self._put(begin, end, RecordState(State.AVAILABLE, count))
+            elif record.state is MessageState.SCHEDULED:  # It was delivered: its time had come.
+                self._put(begin, end, RecordState(MessageState.AVAILABLE, count))
 
     # Inside.
 
@@ -478,14 +484,14 @@ class MessageStates:
         self._touch(log_start - 1)
         self.schedule.forget_before(log_start)  # They take room until their times, years maybe.
         for begin, end, record in self._ranges.parts(self.start_offset, log_start - 1):
-            if record.state in (State.AVAILABLE, State.SCHEDULED):
+            if record.state in (MessageState.AVAILABLE, MessageState.SCHEDULED):
                 self._retire(begin, end)
         self._fold()
 
     def _come_due(self, first: int, last: int) -> None:
         for begin, end, record in self._ranges.parts(first, last):
-            if record.state is State.SCHEDULED:
-                self._put(begin, end, RecordState(State.AVAILABLE))
+            if record.state is MessageState.SCHEDULED:
+                self._put(begin, end, RecordState(MessageState.AVAILABLE))
 
     def _retire(self, first: int, last: int) -> None:
         self._put(first, last, FINISHED)
@@ -495,7 +501,9 @@ class MessageStates:
         """End a hold; what retention has passed meanwhile is archived."""
         passed = min(last, self._log_start - 1)
         if passed < last:
-            self._put(max(first, passed + 1), last, RecordState(State.AVAILABLE, count, until))
+            self._put(
+                max(first, passed + 1), last, RecordState(MessageState.AVAILABLE, count, until)
+            )
         if passed >= first:
             self._retire(first, passed)
             self._fold()
@@ -504,16 +512,16 @@ class MessageStates:
         """Give every message up to an offset a state."""
         if last >= self.frontier:
             first, self.frontier = self.frontier, last + 1
-            state = State.AVAILABLE if self._deliver_at is None else State.SCHEDULED
+            state = MessageState.AVAILABLE if self._deliver_at is None else MessageState.SCHEDULED
             self._put(first, last, RecordState(state))
 
     def _put(self, first: int, last: int, record: RecordState) -> None:
         if not self._ranges:
             self._begun()
         self._account(self._ranges.put(first, last, record))
-        if record.state is State.HELD:
+        if record.state is MessageState.HELD:
             self._remember(self._expiries, record.until, first, last)
-        elif record.state is State.AVAILABLE and record.until:
+        elif record.state is MessageState.AVAILABLE and record.until:
             self._remember(self._delayed, record.until, first, last)
 
     def _remember(
@@ -521,7 +529,7 @@ class MessageStates:
     ) -> None:
         heapq.heappush(heap, (until, first, last))
         if len(heap) > STALE_MAX and len(heap) > 2 * len(self._ranges) + STALE_MAX:
-            state = State.HELD if heap is self._expiries else State.AVAILABLE
+            state = MessageState.HELD if heap is self._expiries else MessageState.AVAILABLE
             heap[:] = [
                 (record.until, begin, end)
                 for begin, end, record in self._ranges
@@ -532,16 +540,16 @@ class MessageStates:
     def _account(self, change: Change[RecordState]) -> None:
         for first, last, record in change.removed:
             self._messages[record.state] -= last - first + 1
-            if record.state is State.AVAILABLE and not record.until:
+            if record.state is MessageState.AVAILABLE and not record.until:
                 del self._ready[bisect_left(self._ready, first)]
         for first, last, record in change.added:
             self._messages[record.state] += last - first + 1
-            if record.state is State.AVAILABLE and not record.until:
+            if record.state is MessageState.AVAILABLE and not record.until:
                 insort(self._ready, first)
 
     def _fold(self) -> None:
         """Move the start over what is finished."""
-        while (head := self._ranges.head()) is not None and head[2].state is State.FINISHED:
+        while (head := self._ranges.head()) is not None and head[2].state is MessageState.FINISHED:
             first, last, _ = head
             assert first == self.start_offset
             self._account(self._ranges.remove(first, last))
@@ -562,8 +570,12 @@ class MessageStates:
         room, at = EXHAUSTED_MAX, self.start_offset
         while room > 0 and (found := self._ranges.starting_at(at)) is not None:
             first, last, record = found
-            if record.state is not State.FINISHED:
-                if record.state is not State.AVAILABLE or record.until or record.deliveries < limit:
+            if record.state is not MessageState.FINISHED:
+                if (
+                    record.state is not MessageState.AVAILABLE
+                    or record.until
+                    or record.deliveries < limit
+                ):
                     break
                 last = min(last, first + room - 1)
                 picks.append(self._pick(first, last, record.deliveries))
@@ -572,7 +584,7 @@ class MessageStates:
         return picks
 
     def _pick(self, first: int, last: int, count: int) -> Pick:
-        self._put(first, last, RecordState(State.PENDING, count))
+        self._put(first, last, RecordState(MessageState.PENDING, count))
         return Pick(first, last, count)
 
 
