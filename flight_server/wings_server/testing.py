@@ -166,6 +166,7 @@ class ServerProcess(_Addresses):
     Attributes:
         flight: Its address for Flight clients.
         http: Its address for HTTP clients.
+        kafka: Its address for Kafka's clients, `HOST:PORT`; empty where it serves none.
         data_dir: Its data directory, where it has one.
         pid: The process's id.
     """
@@ -173,6 +174,7 @@ class ServerProcess(_Addresses):
     def __init__(self, child: "_Child", data_dir: Path) -> None:
         words = child.ready("wings ready", {"flight", "http"})
         super().__init__(words["flight"], words["http"])
+        self.kafka = words.get("kafka", "")
         self._child = child
         self.data_dir = data_dir
         self.pid = child.process.pid

@@ -661,15 +661,6 @@ def test_batches_beyond_the_limit_are_refused_and_the_server_goes_on(tmp_path: P
         assert rdkafka.produce("small", [b"fits"]) == [(0, 0)]
 
 
-def test_with_tokens_a_connection_without_one_is_closed(tmp_path: Path) -> None:
-    with (
-        running_server(tmp_path, kafka=True, root_token="r" * 40) as running,
-        connected(running.kafka) as connection,
-    ):
-        connection.send(head(Api.METADATA, 1) + struct.pack(">i", 0))
-        assert connection.receive() is None
-
-
 def test_the_address_is_listed_and_in_the_ready_line(server: RunningServer) -> None:
     assert server.server.ready_line.endswith(f" kafka={server.kafka}")
     with wings_client.connect(server.flight) as client:

@@ -65,6 +65,8 @@ def code_of(error: Exception, retried: ErrorCode = ErrorCode.kafka_storage_error
     """
     if isinstance(error, KafkaError):
         return error.code
+    if isinstance(error, ResourceExhausted) and "quota" in error.facts:
+        return ErrorCode.policy_violation
     if isinstance(error, Unavailable | ResourceExhausted):
         return retried
     for kind, code in _CODES:

@@ -38,10 +38,12 @@ class Api(IntEnum):
     HEARTBEAT = 12
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
+    SASL_AUTHENTICATE = 36
 
 
 VERSIONS: Mapping[Api, tuple[int, int]] = {
@@ -56,10 +58,12 @@ VERSIONS: Mapping[Api, tuple[int, int]] = {
     Api.HEARTBEAT: (0, 4),
     Api.LEAVE_GROUP: (0, 5),
     Api.SYNC_GROUP: (0, 5),
+    Api.SASL_HANDSHAKE: (0, 1),
     Api.API_VERSIONS: (0, 4),
     Api.CREATE_TOPICS: (2, 7),
     Api.DELETE_TOPICS: (1, 6),
     Api.INIT_PRODUCER_ID: (0, 5),
+    Api.SASL_AUTHENTICATE: (0, 2),
 }
 """The first and last version of each request; what is not here is not served."""
 

@@ -1,6 +1,7 @@
 """Shared state of all connections: the log, threads, waits, groups and budgets."""
 
 import asyncio
+import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from wings_core import tracing
 from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import MIB
-from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_server.budget import Budget
 from wings_server.descriptors import HTTP_SHARE, connections_max
 from wings_server.gate import Gate
@@ -46,7 +47,9 @@ Result = TypeVar("Result")
 
 
 class KafkaService:
-    """Shared state of all connections, on one event loop.
+    """Shared state of all connections to a namespace, on one event loop.
+
+    It is made for the default namespace; see `within`.
 
     Args:
         log: The log; its owner closes it after `close`.
@@ -90,6 +93,15 @@ class KafkaService:
         self.decoding = threading.BoundedSemaphore(DECODERS)
         self.readers = ThreadPoolExecutor(READERS, "wings-kafka-read")
         self.writers = ThreadPoolExecutor(WRITERS, "wings-kafka-write")
+        self._within = {DEFAULT_NAMESPACE: self}
+
+    def within(self, namespace: NamespaceName) -> "KafkaService":
+        """Return the state for a namespace that exists, with topics and groups of its own."""
+        found = self._within.get(namespace)
+        if found is None:
+            found = self._within[namespace] = copy.copy(self)
+            found.topics, found.groups = KafkaTopics(self.log, namespace), GroupTable()
+        return found
 
     async def read(self, work: Callable[[], Result]) -> Result:
         """Run `work`, which never waits for a commit, on a reader's thread."""

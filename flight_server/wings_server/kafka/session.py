@@ -1,19 +1,45 @@
-"""A connection's requests: who may make them, and which function answers each."""
+"""A connection's requests: who may make them, and which function answers each.
+
+A connection without a token makes requests of three APIs: ApiVersions, and those of SASL.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
+from kio.schema.errors import ErrorCode
+
+from wings_core.errors import NotFound, Unauthenticated
+from wings_core.security.principal import ANYONE, Principal
 from wings_server.flight.boundary import ClientGone
 from wings_server.kafka import fetch, group_requests, list_offsets, topic_requests
-from wings_server.kafka.messages import Api, Head, Request, Values, api_versions, parse
+from wings_server.kafka.messages import (
+    Api,
+    Head,
+    Request,
+    Values,
+    api_versions,
+    head_of,
+    parse,
+)
 from wings_server.kafka.produce import Producer
+from wings_server.kafka.sasl import MECHANISMS, presented
 from wings_server.kafka.service import KafkaService
 from wings_server.kafka.wire import Connection
+from wings_server.quotas import using
 from wings_server.waiting import WaitingCall
 
 PARSED_BYTES_MAX = 16 * 1024
 """Largest request that is parsed on the event loop; longer ones are parsed by a reader."""
+
+FIRST_BYTES_MAX = 8 * 1024
+"""Largest request before a token is presented."""
+
+FIRST_SECONDS_MAX = 10.0
+"""Longest time until a token is presented."""
+
+_PLAIN_TOKEN = Head(Api.SASL_AUTHENTICATE, -1, 0)
+"""Stands for the head of a message of SASL without one, as it follows the oldest handshake."""
 
 _GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
     Api.OFFSET_COMMIT: group_requests.commit,
@@ -37,21 +63,34 @@ class Session:
     """Answers the requests of one connection; for the event loop.
 
     Args:
-        service: The service.
+        service: The service for the default namespace.
         connection: The connection.
-
-    Raises:
-        Unauthenticated: Every call needs a token, which cannot be presented yet.
-        Unavailable: Metadata cannot be reached, so that a token may be needed.
     """
 
     def __init__(self, service: KafkaService, connection: Connection) -> None:
         self._service = service
-        self._principal = service.gate.principal(None, "kafka")
         self._loop = asyncio.get_running_loop()
         self._close = connection.close
-        self._producer = Producer(service, self._principal, self._failed)
+        self._principal: Principal | None = None
+        self._producer: Producer
+        self._mechanism: str | None = None
+        """Mechanism of SASL of the message that comes next."""
+        self._takes_plain_token = False
+        """Whether that message has no head."""
         self._wait: WaitingCall | None = None
+        reason = "no token was presented in time"
+        self._timer = self._loop.call_later(FIRST_SECONDS_MAX, self._close, reason)
+        if service.gate.authenticator.is_open:
+            self._admit(ANYONE, service)
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Largest frame at present."""
+        return FIRST_BYTES_MAX if self._principal is None else self._service.wire.frame_bytes_max
+
+    def head_of(self, frame: memoryview) -> Head:
+        """Return the beginning of a request; see `messages.head_of`."""
+        return _PLAIN_TOKEN if self._takes_plain_token else head_of(frame)
 
     def produces(self, head: Head) -> bool:
         """Return whether a request is submitted by `submit`."""
@@ -59,27 +98,99 @@ class Session:
 
     def submit(self, head: Head, frame: memoryview, answer: Callable[[bytes | None], None]) -> None:
         """Submit a request to produce; calls `answer` on the event loop."""
-        self._principal.check()
+        with ExitStack() as begun:
+            usage = begun.enter_context(using(self._checked()))
+            if usage is not None:
+                usage.take(len(frame))
+            call = begun.pop_all()
 
         def answered(response: bytes | None) -> None:
+            call.close()
             self._on_loop(answer, response)
 
         self._producer.submit(head, frame, answered)
 
     async def answer(self, head: Head, frame: memoryview) -> bytes:
         """Return the response to another request; see `wire.Requests`."""
-        self._principal.check()
         if head.api is Api.API_VERSIONS:
             return api_versions(head)
-        service = self._service
-        if len(frame) <= PARSED_BYTES_MAX:
+        if head is _PLAIN_TOKEN:
+            await self._authenticate(bytes(frame))
+            return bytes(4)  # The length of a message without content.
+        if head.api in {Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}:
             request = parse(head, frame)
-        else:
-            request = await service.read(lambda: parse(head, frame))
-        return await self._answer(request)
+            return request.response(await self._answer_sasl(request))
+        principal, service = self._checked(), self._service
+        with using(principal):
+            if len(frame) <= PARSED_BYTES_MAX:
+                request = parse(head, frame)
+            else:
+                request = await service.read(lambda: parse(head, frame))
+            return await self._answer(principal, request)
 
-    async def _answer(self, request: Request) -> bytes:
-        service, principal, api = self._service, self._principal, request.head.api
+    def _checked(self) -> Principal:
+        """Return the principal, which may have lost its token since.
+
+        Raises:
+            Unauthenticated: A token is to be presented, or presented anew.
+            Unavailable: Metadata cannot be reached, so that the token may have been revoked.
+        """
+        found = self._principal
+        is_missing = found is ANYONE and not self._service.gate.authenticator.is_open
+        if found is None or is_missing:
+            raise Unauthenticated(f"a token is needed, by SASL: {' or '.join(MECHANISMS)}")
+        found.check()
+        return found
+
+    async def _answer_sasl(self, request: Request) -> Values:
+        body = request.body
+        if request.head.api is Api.SASL_HANDSHAKE:
+            is_known = body.mechanism in MECHANISMS
+            self._mechanism = body.mechanism if is_known else None
+            self._takes_plain_token = is_known and request.head.version == 0
+            error = ErrorCode.none if is_known else ErrorCode.unsupported_sasl_mechanism
+            return {"error_code": error, "mechanisms": MECHANISMS}
+        if self._mechanism is None:
+            return {"error_code": ErrorCode.illegal_sasl_state}
+        try:
+            await self._authenticate(body.auth_bytes)
+        except Unauthenticated as error:
+            self._service.metrics.failed("kafka", error.code)
+            refused = ErrorCode.sasl_authentication_failed
+            return {"error_code": refused, "error_message": error.message}
+        return {}
+
+    async def _authenticate(self, message: bytes) -> None:
+        """Admit the principal of the token in a message.
+
+        Raises:
+            Unauthenticated: The token is not valid, or may see nothing of its namespace.
+            Unavailable: Metadata cannot be reached.
+        """
+        mechanism, self._mechanism, self._takes_plain_token = self._mechanism, None, False
+        assert mechanism is not None
+        service = self._service
+        secret, namespace = presented(mechanism, message)
+
+        def found() -> Principal:
+            principal = service.gate.principal(secret, "kafka")
+            try:
+                if principal.may_see_namespace(namespace):
+                    service.log.admin.get_namespace(namespace)
+                    return principal
+            except NotFound:
+                pass
+            raise Unauthenticated(f"{principal.name} sees nothing of {namespace}")
+
+        self._admit(await service.read(found), service.within(namespace))
+
+    def _admit(self, principal: Principal, service: KafkaService) -> None:
+        self._timer.cancel()
+        self._principal, self._service = principal, service
+        self._producer = Producer(service, principal, self._failed)
+
+    async def _answer(self, principal: Principal, request: Request) -> bytes:
+        service, api = self._service, request.head.api
         if api is Api.FETCH:
             try:
                 return await fetch.fetch(service, principal, request, self._waits)
@@ -91,6 +202,7 @@ class Session:
 
     def gone(self) -> None:
         """End a wait, as the client has gone."""
+        self._timer.cancel()
         if self._wait is not None:
             self._wait.set(ClientGone("the client has gone away"))
 

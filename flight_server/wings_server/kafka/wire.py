@@ -18,7 +18,7 @@ import structlog
 
 from wings_core.errors import WingsError
 from wings_server.budget import Budget
-from wings_server.kafka.messages import HEAD, BadRequest, Head, head_of
+from wings_server.kafka.messages import HEAD, BadRequest, Head
 
 SCRATCH_BYTES = 64 * 1024
 """Size of the buffer that all connections of an event loop read small frames into."""
@@ -42,6 +42,15 @@ _logger = structlog.get_logger("wings.kafka")
 
 class Requests(Protocol):
     """Answers the requests of one connection."""
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Largest frame at present."""
+        ...
+
+    def head_of(self, frame: memoryview) -> Head:
+        """Return the beginning of a request; see `messages.head_of`."""
+        ...
 
     def produces(self, head: Head) -> bool:
         """Return whether a request is submitted by `submit`."""
@@ -202,9 +211,10 @@ class Connection(asyncio.BufferedProtocol):
         """Cut frames out of bytes; a frame that is not complete is read into memory of its own."""
         read = self._rest + data
         position = 0
+        assert self._requests is not None
         while len(read) - position >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(read, position)
-            if not HEAD.size <= size <= self._wire.frame_bytes_max:
+            if not HEAD.size <= size <= self._requests.frame_bytes_max:
                 self.close(f"a frame of {size} bytes")
                 return
             if len(self._pending) >= REQUESTS_MAX or not self._take_room(size):
@@ -276,9 +286,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._frames and await self._until(lambda: not self._unread_bytes):
                 frame, pending = self._frames[0]
-                head = head_of(frame)
                 requests = self._requests
                 assert requests is not None
+                head = requests.head_of(frame)
                 is_submitted = requests.produces(head)
                 # Others after what was produced before them, as their client may rely on.
                 if is_submitted or await self._until(lambda: self._pending[0] is pending):  # noqa: B023 - called here

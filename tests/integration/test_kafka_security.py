@@ -1,0 +1,321 @@
+"""Tokens and rights of Kafka's clients, unmodified: SASL over TLS, and what a token may see."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiokafka  # pyright: ignore[reportMissingTypeStubs]
+import confluent_kafka as ck
+import pyarrow.flight as flight
+import pytest
+from aiokafka.abc import AbstractTokenProvider  # pyright: ignore[reportMissingTypeStubs]
+from aiokafka.helpers import create_ssl_context  # pyright: ignore[reportMissingTypeStubs]
+from confluent_kafka.admin import AdminClient
+from flight_calls import act
+from test_kafka import LATER, Connection, Rdkafka, connected, fetch_request, head, kafka, text
+from token_calls import ROOT, client_of, new_token
+
+import wings_client
+from wings_server.kafka.messages import Api
+from wings_server.testing import RunningServer, ServerProcess, running_server, server_process
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server(root_token=ROOT, kafka=True) as running:
+        yield running
+
+
+@pytest.fixture
+def root(server: RunningServer) -> Iterator[flight.FlightClient]:
+    with client_of(server.flight, ROOT) as client:
+        yield client
+
+
+class Presenting(Rdkafka):
+    """Clients of librdkafka that present a token."""
+
+    def __init__(self, address: str, token: str, user: str = "anyone", **config: Any) -> None:
+        super().__init__(address)
+        self.config |= {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": token,
+            **config,
+        }
+
+    def topics(self) -> list[str]:
+        return sorted(AdminClient(self.config).list_topics(timeout=LATER).topics)
+
+
+def code_of(call: Callable[[], object]) -> int:
+    """Return the code of the error of a call of librdkafka."""
+    with pytest.raises(ck.KafkaException) as error:
+        call()
+    return error.value.args[0].code()
+
+
+@pytest.fixture(scope="module")
+def secured(certs: Path) -> Iterator[ServerProcess]:
+    flags = ["--kafka", "127.0.0.1:0", "--tls-cert", f"{certs}/server.pem"]
+    flags += ["--tls-key", f"{certs}/server-key.pem"]
+    with server_process(flags=flags, environment={"WINGS_ROOT_TOKEN": ROOT}) as server:
+        yield server
+
+
+def _token(config: str) -> tuple[str, float]:
+    """Return a token and its expiry."""
+    del config
+    return ROOT, 4_000_000_000.0
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_librdkafka_presents_a_token_over_tls(
+    secured: ServerProcess, certs: Path, new_topic_id: str, mechanism: str
+) -> None:
+    tls: dict[str, Any] = {"security.protocol": "SASL_SSL", "ssl.ca.location": f"{certs}/ca.pem"}
+    rdkafka = Presenting(secured.kafka, ROOT, **tls)
+    if mechanism == "OAUTHBEARER":
+        del rdkafka.config["sasl.username"], rdkafka.config["sasl.password"]
+        rdkafka.config["oauth_cb"] = _token
+        rdkafka.config["sasl.mechanism"] = mechanism
+    producer = ck.Producer(rdkafka.config)
+    producer.produce(new_topic_id, b"one")
+    assert producer.flush(LATER) == 0
+    with closing(rdkafka.consumer(new_topic_id)) as consumer:
+        consumer.subscribe([new_topic_id])
+        message = consumer.poll(LATER)
+        assert message is not None
+        assert message.value() == b"one"
+
+
+def test_kafka_python_presents_a_token_over_tls(
+    secured: ServerProcess, certs: Path, new_topic_id: str
+) -> None:
+    config: dict[str, Any] = {
+        "bootstrap_servers": secured.kafka,
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": f"{certs}/ca.pem",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "anyone",
+        "sasl_plain_password": ROOT,
+    }
+    producer = kafka.KafkaProducer(**config)
+    assert producer.send(new_topic_id, b"one").get(LATER).offset == 0
+    producer.close()
+    consumer = kafka.KafkaConsumer(new_topic_id, **config, auto_offset_reset="earliest")
+    assert next(consumer).value == b"one"
+    consumer.close()
+
+
+class _Tokens(AbstractTokenProvider):
+    async def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ROOT
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_aiokafka_presents_a_token_over_tls(
+    secured: ServerProcess, certs: Path, new_topic_id: str, mechanism: str
+) -> None:
+    async def scenario() -> bytes | None:
+        config: dict[str, Any] = {
+            "bootstrap_servers": secured.kafka,
+            "security_protocol": "SASL_SSL",
+            "ssl_context": create_ssl_context(cafile=f"{certs}/ca.pem"),
+            "sasl_mechanism": mechanism,
+            "sasl_plain_username": "anyone",
+            "sasl_plain_password": ROOT,
+            "sasl_oauth_token_provider": _Tokens(),
+        }
+        async with aiokafka.AIOKafkaProducer(**config) as producer:
+            await producer.send_and_wait(new_topic_id, b"one")
+        earliest: dict[str, Any] = {**config, "auto_offset_reset": "earliest"}
+        async with aiokafka.AIOKafkaConsumer(new_topic_id, **earliest) as consumer:
+            return (await consumer.getone()).value
+
+    assert asyncio.run(asyncio.wait_for(scenario(), LATER)) == b"one"
+
+
+def test_a_token_sees_its_topics_and_no_others(
+    server: RunningServer, root: flight.FlightClient, subtests: pytest.Subtests
+) -> None:
+    everything = Presenting(server.kafka, ROOT)
+    for name in ("mine", "theirs", "Mine.Too"):
+        everything.create(name)
+        everything.produce(name, [b"one"])
+    assert everything.topics() == ["Mine.Too", "mine", "theirs"]
+    reader = Presenting(server.kafka, new_token(root, "reader", "read=mine*"))
+    writer = Presenting(server.kafka, new_token(root, "writer", "write=mine"))
+    assert reader.topics() == ["Mine.Too", "mine"]
+    assert writer.topics() == ["mine"]
+    denied = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
+    for name in ("theirs", "none-of-this-name"):  # Which does not tell whether a topic exists.
+        with subtests.test("hidden", name=name):
+            listed = AdminClient(reader.config).list_topics(name, timeout=LATER)
+            error = listed.topics[name].error
+            assert error is not None
+            assert error.code() == denied
+    with subtests.test("read"):
+        assert [each.value() for each in reader.consume("mine", 1)] == [b"one"]
+    with subtests.test("write"):
+        assert writer.produce("mine", [b"two"]) == [(0, 1)]
+    with subtests.test("idempotent write"):
+        assert writer.produce("mine", [b"three"], **{"enable.idempotence": True}) == [(0, 2)]
+    with subtests.test("no write"):
+        errors: list[Any] = []
+        producer = ck.Producer(reader.config)
+        producer.produce("mine", b"no", on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(LATER) == 0
+        assert errors[0].code() == denied
+    with subtests.test("no read"), closing(writer.consumer()) as consumer:
+        consumer.assign([ck.TopicPartition("mine", 0, 0)])
+        message = consumer.poll(LATER)
+        assert message is not None
+        assert (error := message.error()) is not None
+        assert error.code() == denied
+    with subtests.test("no group"), closing(writer.consumer()) as consumer:
+        commit = [ck.TopicPartition("mine", 0, 1)]
+        refused = ck.KafkaError.GROUP_AUTHORIZATION_FAILED
+        assert code_of(lambda: consumer.commit(offsets=commit, asynchronous=False)) == refused
+    with subtests.test("no offsets of others"), closing(reader.consumer("readers")) as consumer:
+        at = [ck.TopicPartition("mine", 0, 1), ck.TopicPartition("theirs", 0, 1)]
+        assert code_of(lambda: consumer.commit(offsets=at, asynchronous=False)) == denied
+        (mine,) = consumer.committed([ck.TopicPartition("mine", 0)], timeout=LATER)
+        assert mine.offset == 1
+    with subtests.test("no topics"):
+        assert code_of(lambda: reader.create("mine-2")) == denied
+        admin = AdminClient(reader.config)
+        with pytest.raises(ck.KafkaException) as refusal:
+            admin.delete_topics(["mine"])["mine"].result(LATER)
+        assert refusal.value.args[0].code() == denied
+
+
+def test_a_user_with_a_slash_picks_a_namespace(
+    server: RunningServer, root: flight.FlightClient, subtests: pytest.Subtests
+) -> None:
+    act(root, "create-namespace", namespace="tenants/acme/namespaces/shop")
+    inside = Presenting(server.kafka, ROOT, "acme/shop")
+    inside.create("only-in-shop")
+    inside.produce("only-in-shop", [b"one"])
+    assert inside.topics() == ["only-in-shop"]
+    assert "only-in-shop" not in Presenting(server.kafka, ROOT).topics()
+    name = "tenants/acme/namespaces/shop/topics/only-in-shop"
+    with wings_client.connect(server.flight, token=ROOT) as client:
+        assert client.scan(name, partition=0).read_all().num_rows == 1
+    for user in ("acme/none", "acme/none/of", "acme/A"):
+        with subtests.test(user=user):
+            assert refused(server.kafka, ROOT, user)
+    with subtests.test("no rights there"):
+        token = new_token(root, "outside", "read=mine")
+        assert refused(server.kafka, token, "acme/shop")
+        assert not refused(server.kafka, token, "acme")
+
+
+def refused(address: str, token: str, user: str) -> bool:
+    """Return whether SASL refuses a token; with the newest forms of its requests."""
+    with connected(address) as connection:
+        connection.send(head(Api.SASL_HANDSHAKE, 1) + text("PLAIN"))
+        assert connection.receive() is not None
+        message = f"\0{user}\0{token}".encode()
+        connection.send(head(Api.SASL_AUTHENTICATE, 0) + struct.pack(">i", len(message)) + message)
+        answer = connection.receive()
+        assert answer is not None
+        (code,) = struct.unpack_from(">h", answer, 4)
+        assert code in {0, ck.KafkaError.SASL_AUTHENTICATION_FAILED}
+        return code != 0
+
+
+def presents_plainly(connection: Connection, message: bytes) -> bytes | None:
+    """Present a token as the first clients did, without the heads of later requests."""
+    connection.send(head(Api.SASL_HANDSHAKE, 0) + text("PLAIN"))
+    answer = connection.receive()
+    assert answer is not None
+    assert struct.unpack_from(">ih", answer) == (7, 0)
+    connection.send(message)
+    return connection.receive()
+
+
+def test_without_a_valid_token_nothing_is_answered(
+    server: RunningServer, new_topic_id: str, subtests: pytest.Subtests
+) -> None:
+    address = server.kafka
+    metadata = head(Api.METADATA, 1) + struct.pack(">i", 0)
+    with subtests.test("no token"), connected(address) as connection:
+        connection.send(head(Api.API_VERSIONS, 0))
+        assert connection.receive() is not None
+        connection.send(metadata)
+        assert connection.receive() is None
+    with subtests.test("large frames"), connected(address) as connection:
+        connection.send_raw(struct.pack(">i", 8 * 1024 + 1))
+        assert connection.receive() is None
+    with subtests.test("an unknown mechanism"), connected(address) as connection:
+        connection.send(head(Api.SASL_HANDSHAKE, 1) + text("GSSAPI"))
+        answer = connection.receive()
+        assert answer is not None
+        assert struct.unpack_from(">h", answer, 4) == (33,)
+        assert b"PLAIN" in answer
+        connection.send(head(Api.SASL_AUTHENTICATE, 0) + struct.pack(">i", 0))
+        answer = connection.receive()
+        assert answer is not None
+        assert struct.unpack_from(">h", answer, 4) == (34,)
+        connection.send(metadata)
+        assert connection.receive() is None
+    for message in ("bad token", f"\0anyone\0{ROOT}x", f"other\0anyone\0{ROOT}", f"{ROOT}"):
+        with subtests.test(message=message), connected(address) as connection:
+            assert presents_plainly(connection, message.encode()) is None
+    with subtests.test("an old client"), connected(address) as connection:
+        assert presents_plainly(connection, f"\0anyone\0{ROOT}".encode()) == b""
+        connection.send(metadata)
+        assert connection.receive() is not None
+
+
+def test_a_revoked_token_ends_its_connection_and_its_waits(
+    server: RunningServer, root: flight.FlightClient, new_topic_id: str
+) -> None:
+    Presenting(server.kafka, ROOT).create(new_topic_id)
+    token = new_token(root, "revoked", "read=*")
+    with connected(server.kafka) as waiting, connected(server.kafka) as idle:
+        for connection in (waiting, idle):
+            assert presents_plainly(connection, f"\0\0{token}".encode()) == b""
+        waiting.send(fetch_request(new_topic_id, wait_ms=250_000))
+        server.wait_for_waiting(1)
+        act(root, "token-revoke", name="revoked")
+        assert waiting.receive() is None
+        idle.send(fetch_request(new_topic_id, wait_ms=0))
+        assert idle.receive() is None
+
+
+def test_the_first_token_ends_what_needed_none(new_topic_id: str) -> None:
+    with running_server(kafka=True) as server, connected(server.kafka) as connection:
+        rdkafka = Presenting(server.kafka, "any text")  # Without tokens, any is accepted.
+        rdkafka.create(new_topic_id)
+        request = fetch_request(new_topic_id, wait_ms=0)
+        connection.send(request)
+        assert connection.receive() is not None
+        with server.client() as client:
+            new_token(client, "first", "admin=*")
+        connection.send(request)
+        assert connection.receive() is None
+
+
+def test_quotas_of_a_token_hold(
+    server: RunningServer, root: flight.FlightClient, new_topic_id: str
+) -> None:
+    Presenting(server.kafka, ROOT).create(new_topic_id)
+    token = new_token(root, new_topic_id, f"admin={new_topic_id}*", quotas={"topics": 1})
+    team = Presenting(server.kafka, token)
+    assert code_of(lambda: team.create(f"{new_topic_id}-2")) == ck.KafkaError.POLICY_VIOLATION
+    token = new_token(root, f"{new_topic_id}-2", "read=*", quotas={"calls": 1})
+    first, second = connected(server.kafka), connected(server.kafka)
+    with first, second:
+        for connection in (first, second):
+            assert presents_plainly(connection, f"\0\0{token}".encode()) == b""
+        first.send(fetch_request(new_topic_id, wait_ms=250_000))
+        server.wait_for_waiting(1)
+        second.send(fetch_request(new_topic_id, wait_ms=0))
+        assert second.receive() is None
+    server.wait_for_waiting(0)
