@@ -1,10 +1,10 @@
 """The root of the `wings` command, and how commands are found.
 
 They are the client's own, and those of the entry-point group `wings.commands`. A command is a plain
-function or a `typer.Typer`. It is imported only when it is called or listed, so `wings fetch` never
-pays for the server's imports. A command of Wings whose extra is not installed is listed with the
-command that installs it. Any other that cannot be imported is reported on standard error; all other
-commands work.
+function or a `typer.Typer`. It is imported only when it is called, so `wings fetch` never pays for
+the server's imports, nor does `wings --help` for any. A command of Wings whose extra is not
+installed is listed with the command that installs it. Any other that cannot be imported is reported
+on standard error; all other commands work.
 """
 
 import sys
@@ -12,10 +12,11 @@ from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from wings_client.cli.access import add_access_options
 from wings_client.cli.environment import install_hint, missing_module
+from wings_client.cli.listed import LISTED, PANELS
 from wings_core.suggestions import suggested
 
 GROUP = "wings.commands"
@@ -50,9 +51,18 @@ class PluginGroup(TyperGroup):
 
     # The types of a context and of a command are private to typer, hence `Any`.
 
+    _lists = False
+    """Whether the help is written, for which no command of Wings is imported."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        self._lists = True
+        super().format_help(ctx, formatter)
+
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands, the plugins' among them, in order."""
-        return sorted({*super().list_commands(ctx), *_found()})
+        """Return the names of all commands, the plugins' among them, sorted; by panel for help."""
+        names = {*super().list_commands(ctx), *_found()}
+        return sorted(names, key=_place if self._lists else None)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; None if there is none or it cannot be loaded."""
@@ -66,7 +76,13 @@ class PluginGroup(TyperGroup):
         # Checked beforehand: most modules are imported when the command runs, not when it loads.
         missing = missing_module(entry_point.value.partition(".")[0])
         try:
-            command = _not_installed(cmd_name, missing) if missing else _load(entry_point)
+            if missing:
+                command = _not_installed(cmd_name, missing)
+            elif self._lists and cmd_name in LISTED:
+                panel, line = LISTED[cmd_name]
+                return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
+            else:
+                command = _load(entry_point)
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
             sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
             return None
@@ -91,6 +107,12 @@ def _found() -> dict[str, EntryPoint]:
     for entry_point in entry_points(group=GROUP):
         found.setdefault(entry_point.name, entry_point)
     return found
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Return what names of commands are sorted by."""
+    listed = LISTED.get(name)
+    return len(PANELS) if listed is None else PANELS.index(listed.panel), name
 
 
 def _load(entry_point: EntryPoint) -> Any:

@@ -1,17 +1,20 @@
 """The `wings` command, as a real process with real entry points."""
 
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from wings_client.cli.app import PluginGroup
+from wings_client.cli.app import OWN, PluginGroup
+from wings_client.cli.listed import LISTED, PANELS
 
 pytestmark = pytest.mark.programs
 
@@ -332,6 +335,44 @@ def test_a_command_of_the_client_reads_no_entry_points(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("wings_client.cli.app.entry_points", fail)
     assert PluginGroup().get_command(None, "topic").name == "topic"
+
+
+def test_help_says_of_each_command_what_its_own_help_does() -> None:
+    group = PluginGroup()
+    ours = {"wings_client", "wings_server", "wings_spark"}
+    plugins = entry_points(group="wings.commands")
+    found = {each.name for each in plugins if each.value.partition(".")[0] in ours}
+    assert set(LISTED) == {*OWN, *found}
+    for name, listed in LISTED.items():
+        own = inspect.cleandoc(group.get_command(None, name).help).partition("\n\n")[0]
+        assert (name, listed.help) == (name, " ".join(own.split()))
+        assert listed.panel in PANELS
+
+
+def test_help_imports_neither_arrow_nor_what_commands_need() -> None:
+    code = """
+        import sys
+        from wings_client.cli.app import app
+        try:
+            app(["--help"])
+        except SystemExit:
+            print(*sys.modules, file=sys.stderr)
+    """
+    found = set(python(code).stderr.split())
+    assert not found & {"asyncio", "duckdb", "numpy", "pyarrow", "pydantic", "wings_server"}
+    ours = {name for name in found if name.startswith("wings_")}
+    assert ours <= {
+        "wings_client",
+        "wings_client._access",
+        "wings_client.cli",
+        "wings_client.cli.access",
+        "wings_client.cli.app",
+        "wings_client.cli.environment",
+        "wings_client.cli.listed",
+        "wings_core",
+        "wings_core.errors",
+        "wings_core.suggestions",
+    }
 
 
 def test_a_server_imports_no_pandas() -> None:
