@@ -205,7 +205,7 @@ def list_consumer_groups(log: ServedLog, body: ListConsumerGroups) -> Json:
     found: list[dict[str, Any]] = []
     after = body.after
     while names := log.metadata.consumer_groups.names(body.limit, after=after):
-        for consumer in names:
+        for consumer in (name for name in names if body.contains in name):
             members = log.metadata.consumer_groups.load(consumer).members
             uuids = {uuid for member in members for uuid in member.topics}
             shown = set(node.names_of(uuids).values())

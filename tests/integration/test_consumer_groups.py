@@ -336,8 +336,10 @@ def test_a_group_is_described_page_by_page_and_listed(
         }
         for key in KEYS
     ]
-    listed = act(client, "group-list", after=group[:-1])
-    assert listed[0] == {"consumer": group, "members": 1, "topics": [full]}
+    shown = {"consumer": group, "members": 1, "topics": [full]}
+    assert act(client, "group-list", after=group[:-1])[0] == shown
+    assert act(client, "group-list", contains=group[1:], limit=1) == [shown]
+    assert act(client, "group-list", contains=f"{group}?") == []
 
 
 def test_a_description_goes_on_after_its_mark(

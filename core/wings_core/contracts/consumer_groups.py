@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, WrapValidator, model_validator
 
-from wings_core.contracts.actions import OFFSETS_MAX, ActionBody
+from wings_core.contracts.actions import OFFSETS_MAX, ActionBody, Part
 from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of
 from wings_core.contracts.reads import SlotNumbers, TimestampOffset, check_partitions_distinct
 from wings_core.model import GroupMember
@@ -79,6 +79,8 @@ class DescribeGroup(ActionBody):
 class ListConsumerGroups(ActionBody):
     """The body of `group-list`."""
 
+    contains: Part = ""
+    """Select groups whose name contains this."""
     after: str | None = None
     """Only groups whose name is greater; None for all."""
     limit: Annotated[int, Field(ge=1, le=LISTED_MAX)] = LISTED_MAX

@@ -44,9 +44,9 @@ async function list(main, found, signal) {
   });
   async function look() {
     const consumers = await act("list-consumers", { contains: query, limit: SHOWN_MAX }, { signal });
-    const groups = await act("group-list", { limit: SHOWN_MAX }, { signal });
+    const groups = await act("group-list", { contains: query, limit: SHOWN_MAX }, { signal });
     errors.clear();
-    table.rows = rowsOf(consumers, groups.filter((each) => each.consumer.includes(query)));
+    table.rows = rowsOf(consumers, groups);
     fill(size, consumers.length === SHOWN_MAX ? `the first ${SHOWN_MAX}` : `${consumers.length} consumers`);
   }
   fill(main, head("Consumers", { beside: [size] }),
