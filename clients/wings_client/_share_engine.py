@@ -103,7 +103,7 @@ class ShareEngine:
             auto_renew,
         )
         self._command = command_of(ticket, prefetch)
-        self._stream: ShareStream | None = None
+        self.stream: ShareStream | None = None
         self._polls = timeout == 0
         self._ready: deque[Delivery] = deque()
         self._refused: WingsError | None = None
@@ -221,7 +221,7 @@ class ShareEngine:
         self, settlement: Settlement, entries: Sequence[AcknowledgementEntry], held: Held | None
     ) -> bool:
         """Send an acknowledgement without waiting; False where that is not possible now."""
-        stream = self._stream
+        stream = self.stream
         if stream is None or len(entries) > ACKNOWLEDGEMENTS_MAX:
             return False
 
@@ -248,7 +248,7 @@ class ShareEngine:
             WingsError: `Unavailable` where no answer came in time.
         """
         self.transport.check_process()
-        stream = self._stream
+        stream = self.stream
         if stream is not None:
             stream.flush()
 
@@ -310,7 +310,7 @@ class ShareEngine:
             return
         with self._lock:
             self._stopped = True
-            reading, stream = self._reading, self._stream
+            reading, stream = self._reading, self.stream
             self._changed.notify_all()
         if reading is not None:
             reading.cancel()
@@ -319,7 +319,7 @@ class ShareEngine:
 
     def drain(self) -> None:
         """After `stop`: wait until nothing more comes; what came is there to `take`."""
-        stream = self._stream
+        stream = self.stream
         if stream is not None:
             with suppress(WingsError):  # It has ended.
                 stream.drain()
@@ -329,7 +329,7 @@ class ShareEngine:
         if self.transport.is_inherited:
             return
         self._end()
-        stream = self._stream
+        stream = self.stream
         if stream is not None:
             stream.cancel()
 
@@ -368,7 +368,7 @@ class ShareEngine:
             self._close()
 
     def _close(self) -> None:
-        stream = self._stream
+        stream = self.stream
         try:
             if stream is not None and not self._closed:
                 stream.wait_told()  # What came by one that has ended is released already.
@@ -422,7 +422,7 @@ class ShareEngine:
         What is acknowledged and not answered yet gives its credit back as it is.
         """
         least, step = self._command.credit, self._command.max_messages
-        unanswered = self._stream.unanswered if self._stream is not None else 0
+        unanswered = self.stream.unanswered if self.stream is not None else 0
         if (self._locks.deliveries + 1) * step - unanswered <= least:
             return least  # What is held need not be counted.
         held = self._locks.messages
@@ -471,7 +471,7 @@ class ShareEngine:
 
     def _open_stream(self) -> ShareStream:
         """Return the open stream; opens one where there is none, for one thread at a time."""
-        stream = self._stream
+        stream = self.stream
         if stream is not None:
             if stream.error is None:
                 return stream
@@ -489,7 +489,7 @@ class ShareEngine:
             self._receive([delivery], source)
 
         def opened(stream: ShareStream) -> None:
-            self._stream = stream
+            self.stream = stream
 
         stream = ShareStream(self.transport, self._command, opened, delivered, ended)
         if self._closed:
@@ -535,7 +535,7 @@ class ShareEngine:
         errors: list[WingsError | None] = []
         for start in range(0, len(entries), ACKNOWLEDGEMENTS_MAX):
             some = entries[start : start + ACKNOWLEDGEMENTS_MAX]
-            stream = self._stream
+            stream = self.stream
             found = None if stream is None else stream.acknowledge(some)
             if found is None:
                 found = acknowledge(

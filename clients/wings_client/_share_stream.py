@@ -163,7 +163,8 @@ class ShareStream:
         self._turn = threading.Lock()
         self._caller: int | None = None
         """The thread that has the turn, where it is a caller's."""
-        self._callers_reads = 0
+        self.callers_reads = 0
+        """Number of messages that callers have read, not the stream's own thread."""
         self._expecting: set[object] = set()
         """Callers that wait for messages that another thread reads."""
         self._takes_over = False
@@ -314,13 +315,18 @@ class ShareStream:
                 or is_large
                 or len(self._gathered) >= GATHERED_MAX
                 or sum(each.messages for each in self._gathered) >= self.credit // 2
-                or self._turn.locked()
+                or self.is_being_read
             ):
                 self._write_gathered()
             elif not self._lingers:
                 self._lingers = True
                 self._call()
         return True
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether a thread reads the stream now, its own or a caller's."""
+        return self._turn.locked()
 
     @property
     def unanswered(self) -> int:
@@ -375,7 +381,7 @@ class ShareStream:
             while not (self._closed.is_set() or is_done()):
                 if self._takes_over and not is_nested:
                     return
-                self._callers_reads += 1
+                self.callers_reads += 1
                 self._read_one()
         except BaseException:
             if self._is_handing_on:
@@ -394,7 +400,7 @@ class ShareStream:
         caller = object()
         self._expecting.add(caller)
         try:
-            if not self._turn.locked():
+            if not self.is_being_read:
                 self.interrupt()
             yield
         finally:
@@ -482,7 +488,7 @@ class ShareStream:
                 self._read_slow()
             finally:
                 self._turn.release()
-            if self._turn.locked() or not self._is_needed:
+            if self.is_being_read or not self._is_needed:
                 self._watch()
 
     def _read_slow(self) -> None:
@@ -498,8 +504,8 @@ class ShareStream:
     def _watch(self) -> None:
         """Return when no caller reads, or one that gets nothing, or the thread is interrupted."""
         reads = -1
-        while not self._closed.is_set() and self._callers_reads != reads:
-            reads = self._callers_reads
+        while not self._closed.is_set() and self.callers_reads != reads:
+            reads = self.callers_reads
             self._called.acquire(timeout=WATCH_SECONDS)
             if self._lingers and not self._is_interrupted:
                 reads = -1

@@ -140,13 +140,15 @@ class ShareStreamCall:
         member: str = "one",
         credit: int = 100,
         begin: bool = True,
+        command: bytes | None = None,
         **keys: Any,
     ) -> None:
-        command = {"kind": "share", "group": group, "topic": topic, "member": member}
-        command |= {"credit": credit, **keys}
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+        if command is None:
+            about = {"kind": "share", "group": group, "topic": topic, "member": member}
+            command = json.dumps({**about, "credit": credit, **keys}).encode()
+        descriptor = flight.FlightDescriptor.for_command(command)
         options = flight.FlightCallOptions(timeout=60)
-        self._writer, self._reader = client.do_exchange(descriptor, options)
+        self.writer, self._reader = client.do_exchange(descriptor, options)
         self._requests = 0
         self.answers: list[Json] = []
         self.end: Json | None = None
@@ -164,7 +166,7 @@ class ShareStreamCall:
 
     def send_raw(self, message: bytes) -> None:
         """Send anything as app_metadata."""
-        self._writer.write_metadata(pa.py_buffer(message))
+        self.writer.write_metadata(pa.py_buffer(message))
 
     def acknowledge(self, *acks: Json) -> int:
         """Send acknowledgements; return the request's number."""
@@ -222,12 +224,12 @@ class ShareStreamCall:
 
     def close(self) -> list[Leased]:
         """End this side; return the deliveries that come yet."""
-        self._writer.done_writing()
+        self.writer.done_writing()
         found: list[Leased] = []
         while (message := self.read()) is not None:
             if isinstance(message, Leased):
                 found.append(message)
-        self._writer.close()
+        self.writer.close()
         return found
 
     def cancel(self) -> None:

@@ -78,10 +78,8 @@ def read_itself(consumer: ShareConsumer) -> int:
 
 def callers_reads(consumer: ShareConsumer) -> int:
     """Return how often callers have read the stream; -1 where its own thread reads, or none is."""
-    stream = consumer.engine._stream  # pyright: ignore[reportPrivateUsage]
-    if stream is None or stream._turn.locked():  # pyright: ignore[reportPrivateUsage]
-        return -1
-    return stream._callers_reads  # pyright: ignore[reportPrivateUsage]
+    stream = consumer.engine.stream
+    return -1 if stream is None or stream.is_being_read else stream.callers_reads
 
 
 in_sync = pytest.mark.parametrize("connect", ["sync"], indirect=True)
@@ -422,7 +420,7 @@ def test_a_stream_that_was_broken_is_not_ended_too_which_would_abort_the_process
 ) -> None:
     with wings.share_consumer("billing", topic, max_messages=1) as consumer:
         next(consumer)
-        stream = consumer.engine._stream  # pyright: ignore[reportPrivateUsage]
+        stream = consumer.engine.stream
         assert stream is not None
         writer: Any = _Ending(stream._writer)  # pyright: ignore[reportPrivateUsage]
         stream._writer = writer  # pyright: ignore[reportPrivateUsage]
@@ -605,7 +603,7 @@ def test_a_worker_that_only_acknowledges_has_the_pace_of_the_answers(
     wings.create_share_group("billing", topic, {**CONFIG, "in_flight_max": 10_000})
     with wings.share_consumer("billing", topic, max_messages=10_000, timeout=60) as consumer:
         delivery = next(consumer)
-        stream = consumer.engine._stream  # pyright: ignore[reportPrivateUsage]
+        stream = consumer.engine.stream
         assert stream is not None
         for row in range(0, len(delivery), 4):  # Of two ranges each, so none is gathered.
             consumer.accept(delivery, rows=[row, row + 2], wait=False)

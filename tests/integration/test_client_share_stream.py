@@ -424,7 +424,7 @@ def test_a_stream_is_broken_where_the_server_does_not_read_what_is_to_wake_a_cal
     monkeypatch.setattr(_share_stream, "SILENT_SECONDS", 0.5)
     with wings.share_consumer("billing", topic, max_messages=1, timeout=60) as consumer:
         read_quickly(consumer)
-        stream = consumer.engine._stream  # pyright: ignore[reportPrivateUsage]
+        stream = consumer.engine.stream
         assert stream is not None
         unread = _Unread(stream)
         monkeypatch.setattr(stream, "_writer", unread)

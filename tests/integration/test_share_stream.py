@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from fix_calls import Calls
 from flight_calls import act, create_topic, numbers, push
 from forked_commands import FORKED
 from server_processes import until
@@ -21,7 +22,7 @@ from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_o
 from wings_core.errors import Unavailable
 from wings_core.model import LeasedRange, ShareGroup
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.dead_letters import writer
+from wings_core.share.dead_letters.writer import PendingLetters
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import AcquireRequest
 from wings_server.flight import share_stream
@@ -429,12 +430,7 @@ def test_a_bad_descriptor_ends_the_stream_in_band(
 
 
 def _raw(client: flight.FlightClient, command: bytes) -> ShareStreamCall:
-    stream = ShareStreamCall.__new__(ShareStreamCall)
-    descriptor = flight.FlightDescriptor.for_command(command)
-    stream._writer, stream._reader = client.do_exchange(descriptor)  # pyright: ignore[reportPrivateUsage]
-    stream._requests, stream.answers, stream.end = 0, [], None  # pyright: ignore[reportPrivateUsage]
-    stream.send({"credit": 5})
-    return stream
+    return ShareStreamCall(client, "", credit=5, command=command)
 
 
 @pytest.mark.parametrize("command", [b"", b"no JSON", b"[]", b"\xff", b'{"kind": "share"}'])
@@ -525,8 +521,8 @@ def test_a_batch_of_the_client_ends_the_stream_in_band(
     client: flight.FlightClient, topic: str
 ) -> None:
     stream = ShareStreamCall(client, topic)
-    stream._writer.begin(numbers(1).schema)  # pyright: ignore[reportPrivateUsage]
-    stream._writer.write_batch(numbers(1))  # pyright: ignore[reportPrivateUsage]
+    stream.writer.begin(numbers(1).schema)
+    stream.writer.write_batch(numbers(1))
     assert stream.ended()["end"] == "INVALID_ARGUMENT"
 
 
@@ -629,18 +625,16 @@ def test_a_stream_that_waits_for_its_client_is_not_called_for_what_others_can_ta
     server: RunningServer,
     client: flight.FlightClient,
     new_topic_id: str,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     writing, go, waited = threading.Event(), threading.Event(), list[bool]()
-    write = ShareWriter._try_write  # pyright: ignore[reportPrivateUsage]
 
-    def waits(stream: ShareWriter, batch: pa.RecordBatch, metadata: bytes) -> bool:
+    def wait(_: ShareWriter, __: pa.RecordBatch, metadata: bytes) -> None:
         if b'"results"' in metadata and b'"last": 0' in metadata:
             writing.set()
             waited.append(go.wait(30))
-        return write(stream, batch, metadata)
 
-    monkeypatch.setattr(ShareWriter, "_try_write", waits)
+    calls.before(ShareWriter, "_try_write", wait)
     create_topic(client, new_topic_id, ["n: int64"])
     push(client, new_topic_id, numbers(0))
     create_group(client, new_topic_id, lock_duration_ms=12 * 3_600_000)
@@ -723,16 +717,10 @@ def test_a_stream_that_gets_no_thread_tries_again(
 
 
 def test_a_rejection_that_waits_for_its_dead_letter_holds_up_no_other_stream(
-    client: flight.FlightClient, new_topic_id: str, monkeypatch: pytest.MonkeyPatch
+    client: flight.FlightClient, new_topic_id: str, calls: Calls
 ) -> None:
     go = threading.Event()
-    finish = writer._PendingLetters.finish  # pyright: ignore[reportPrivateUsage]
-
-    def waits(letters: Any) -> None:
-        assert go.wait(30)
-        finish(letters)
-
-    monkeypatch.setattr(writer._PendingLetters, "finish", waits)  # pyright: ignore[reportPrivateUsage]
+    calls.before(PendingLetters, "finish", lambda _: go.wait(30))
     create_topic(client, new_topic_id, ["n: int64"])
     push(client, new_topic_id, numbers(*range(4)))
     create_group(client, new_topic_id, dlq_topic=f"{new_topic_id}-dead")

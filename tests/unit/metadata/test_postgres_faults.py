@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
+from fix_calls import Calls
 from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PASSWORD, PostgresServer, empty_schema, new_schema
 from postgres_proxy import CommitProxy, Cut, through
@@ -125,7 +126,7 @@ def test_an_outcome_that_cannot_be_found_out_is_told_as_such(
 
 
 def test_waiters_are_told_of_a_commit_whose_outcome_was_not_found_out(
-    schema: str, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
+    schema: str, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
     monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
     with PostgresMetadata(through(proxy), schema=schema) as metadata:
@@ -134,7 +135,8 @@ def test_waiters_are_told_of_a_commit_whose_outcome_was_not_found_out(
         wake = Wake()
         with metadata.registry.watch([Position(topic.uuid, UNPARTITIONED, 0)], wake.set):
             proxy.arm("after")
-            monkeypatch.setattr(metadata._database, "_took_effect", in_doubt)  # pyright: ignore[reportPrivateUsage]
+            in_doubt = Unavailable("it is not known whether this was committed", in_doubt=True)
+            calls.fail(database.PostgresDatabase, "_took_effect", in_doubt)
             with pytest.raises(Unavailable, match="not known whether"):
                 metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 1})])
             assert wake.wait(LONG), "the listener looks for what nothing was told of"
@@ -149,42 +151,25 @@ def dont(*_: object) -> bool:
     return False
 
 
-def in_doubt(_: object) -> None:
-    raise Unavailable("it is not known whether this was committed", in_doubt=True)
-
-
 def test_what_a_node_committed_that_told_nothing_of_it_wakes_the_others(
-    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
     monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
-    with (
-        PostgresMetadata(postgres.url, schema=schema) as here,
-        PostgresMetadata(postgres.url, schema=schema) as there,
-    ):
+    monkeypatch.setattr(listener.Outbox, "add", dont)
+    with PostgresMetadata(postgres.url, schema=schema) as here:
         topic = here.admin.create_topic(NAME, SCHEMA)
-        silent = there._listener  # pyright: ignore[reportPrivateUsage]
-        assert silent is not None
-        monkeypatch.setattr(silent.outbox, "add", dont)
         wake = Wake()
-        for number in range(2):  # By a call, and by exchanges.
-            with here.registry.watch([Position(topic.uuid, UNPARTITIONED, number)], wake.set):
-                flush_id = FlushId("w", number) if number else None
-                there.registry.commit([batch_of(topic, {UNPARTITIONED: 1})], flush_id)
-                assert wake.wait(LONG)
-            wake.clear()
+        with PostgresMetadata(postgres.url, schema=schema) as there:
+            for number in range(2):  # By a call, and by exchanges.
+                with here.registry.watch([Position(topic.uuid, UNPARTITIONED, number)], wake.set):
+                    flush_id = FlushId("w", number) if number else None
+                    there.registry.commit([batch_of(topic, {UNPARTITIONED: 1})], flush_id)
+                    assert wake.wait(LONG)
+                wake.clear()
         # Nothing is looked for twice.
-        again = threading.Event()
-        own = here._listener  # pyright: ignore[reportPrivateUsage]
-        assert own is not None
-        looked = threading.Event()
-        look = own._look  # pyright: ignore[reportPrivateUsage]
-
-        def count(connection: connections.Connection) -> None:
-            look(connection)
-            looked.set()
-
+        again, looked = threading.Event(), threading.Event()
         with here.registry.watch([Position(topic.uuid, UNPARTITIONED, 2)], again.set):
-            monkeypatch.setattr(own, "_look", count)
+            calls.after(listener.Listener, "_look", lambda *_: looked.set())
             assert looked.wait(LONG)
         assert not again.is_set()
 

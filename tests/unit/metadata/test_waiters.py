@@ -1,5 +1,6 @@
 """The waiters of one process."""
 
+import weakref
 from contextlib import ExitStack
 
 import pytest
@@ -25,16 +26,23 @@ def test_a_commit_calls_only_those_who_wait_for_its_partition() -> None:
     assert called == [7]
 
 
+class Name(str):
+    """A text to which weak references can refer."""
+
+
 def test_nothing_is_kept_of_waiters_that_ended() -> None:
     waiters = Waiters()
-    positions = [Position("topic", Partition(str(number)), 0) for number in range(3)]
+    topic = Name("topic")
+    positions = [Position(topic, Partition(str(number)), 0) for number in range(3)]
     with (
         waiters.registered([*positions, positions[0]], lambda: None),
         waiters.registered(positions[:1], lambda: None),
     ):
         assert waiters.watches == 2
     assert waiters.watches == 0
-    assert waiters._topics == {}  # pyright: ignore[reportPrivateUsage]
+    kept = weakref.ref(topic)
+    del topic, positions
+    assert kept() is None
 
 
 def test_a_waiter_too_many_is_refused_until_another_ends() -> None:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from fix_calls import Calls
 from fix_clouds import BUILD_SECONDS
 
 import wings_client
@@ -268,19 +269,11 @@ def test_two_receivers_share_the_messages(tested: QueueUnderTest) -> None:
 # Of one kind alone.
 
 
-def test_an_empty_queue_is_not_asked_over_and_over(tmp_path: Path) -> None:
+def test_an_empty_queue_is_not_asked_over_and_over(tmp_path: Path, calls: Calls) -> None:
     queue = SqliteQueue(tmp_path / "queue.sqlite")
-    looks = 0
-    take: Any = queue._take  # pyright: ignore[reportPrivateUsage]
-
-    def counted(*args: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return take(*args)
-
-    vars(queue)["_take"] = counted
+    looks = calls.heard(SqliteQueue, "_take")
     assert queue.receive(10, LONG, wait_seconds=1.0) == []
-    assert looks < 12
+    assert len(looks) < 12
     queue.close()
 
 

@@ -218,37 +218,6 @@ def test_a_member_finds_what_has_come_due_and_is_being_looked_at() -> None:
     assert (topic.ready(), topic.index.has_ready) == ([], False)
 
 
-def test_a_look_for_what_is_due_takes_no_lock_where_nothing_is() -> None:
-    topic = Topic()
-    topic.commit(A)
-    topic.wait("one")
-    topic.empty(A, 30.0)
-    lock = topic.index._lock  # pyright: ignore[reportPrivateUsage]
-    looks = 0
-
-    class Counted:
-        def __enter__(self) -> None:
-            nonlocal looks
-            looks += 1
-            lock.acquire()
-
-        def __exit__(self, *_: object) -> None:
-            lock.release()
-
-    topic.index._lock = Counted()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-    assert topic.index.wake_due() == 30.0
-    topic.clock.time += 29
-    assert topic.index.wake_due() == 1.0
-    assert (looks, topic.taken()) == (0, [])
-    topic.clock.time += 1
-    assert topic.index.wake_due() is None
-    assert topic.taken() == ["one"]
-    some = looks
-    assert some > 0
-    assert topic.index.wake_due() is None
-    assert looks == some
-
-
 def test_the_earliest_time_counts() -> None:
     topic = Topic()
     topic.commit(A)

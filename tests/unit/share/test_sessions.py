@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
@@ -140,17 +141,16 @@ def test_a_service_that_stops_answers_what_is_under_way_and_ends_idle_sessions(
         assert isinstance(answer, Unavailable)
 
 
-def test_a_server_that_knows_no_sessions_is_named(replica: HaltedReplica) -> None:
-    service = served(replica)
-    with closing(RemoteLink(str(service.address))) as link:
-        link._open_session = link._channel.channel.stream_stream(  # pyright: ignore[reportPrivateUsage]
-            "/wings.v1.HoldService/Unknown"
-        )
+def test_a_server_that_knows_no_sessions_is_named() -> None:
+    service = grpc.server(ThreadPoolExecutor(1))
+    address = f"127.0.0.1:{service.add_insecure_port('127.0.0.1:0')}"
+    service.start()
+    with closing(RemoteLink(address)) as link:
         asking = Asking(link)
         asking.begin(0)
         (answer,) = asking.take(1)
         assert isinstance(answer, Unavailable)
-        assert str(service.address) in answer.message
+        assert address in answer.message
     service.stop(0)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from fix_calls import Calls
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of, open_share
 
@@ -17,7 +18,7 @@ from wings_core.share.coordinator.groups import ShareGroupTable
 from wings_core.share.model import Acknowledgement, AcquireRequest, ShareKey
 from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.run import Broadcast, Runner
-from wings_core.share.replica.requests import Answers, HoldRequest, ReleaseEntry, ReleaseRequest
+from wings_core.share.replica.requests import HoldRequest, ReleaseEntry, ReleaseRequest
 
 MEMBERS = ("one", "two", "three")
 
@@ -199,7 +200,7 @@ def test_a_group_that_was_deleted_is_refused(share: ShareUnderTest) -> None:
 
 
 def test_messages_of_many_partitions_are_held_by_one_request_to_each_replica(
-    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+    share: ShareUnderTest, calls: Calls
 ) -> None:
     topic = share.metadata.create_topic("key")
     partitions = [Partition(f'"{number}"') for number in range(12)]
@@ -207,9 +208,8 @@ def test_messages_of_many_partitions_are_held_by_one_request_to_each_replica(
         share.metadata.push(topic, 2, partition)
     group = share.group(topic=topic)
     asked: list[int] = []
-    broadcast_all = Runner._broadcast_all  # pyright: ignore[reportPrivateUsage]
 
-    def counted(self: Runner, broadcasts: Mapping[int, Broadcast]) -> dict[int, Answers]:
+    def count(_: Runner, broadcasts: Mapping[int, Broadcast]) -> None:
         holds = [
             request
             for broadcast in broadcasts.values()
@@ -219,9 +219,8 @@ def test_messages_of_many_partitions_are_held_by_one_request_to_each_replica(
         ]
         if holds:
             asked.append(len({request.key for request in holds}))
-        return broadcast_all(self, broadcasts)
 
-    monkeypatch.setattr(Runner, "_broadcast_all", counted)
+    calls.before(Runner, "_broadcast_all", count)
     ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23))
     assert asked == [12]
     assert sum(leased.messages for leased in ranges) == 23

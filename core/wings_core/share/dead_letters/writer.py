@@ -140,7 +140,7 @@ class DeadLetterWriter(DeadLetterSink):
         preparer = Preparer(topic, self._limits)
         # Payloads have all columns that there are by now.
         group = replace(group, topic=self._newest(group.topic))
-        return _PendingLetters(group, letters, fetch, preparer, self._group_commit)
+        return PendingLetters(group, letters, fetch, preparer, self._group_commit)
 
     def _newest(self, topic: Topic) -> Topic:
         try:
@@ -171,7 +171,7 @@ class _Piece:
     records: "Future[FetchedRecords] | None"
 
 
-class _PendingLetters(PendingDeadLetters):
+class PendingLetters(PendingDeadLetters):
     """Letters that were begun: the first pieces' rows are being fetched."""
 
     def __init__(
