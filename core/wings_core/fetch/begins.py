@@ -78,14 +78,16 @@ class TimeOffsets:
     def offset_at_time(
         self, topic: Topic, partition: Partition, time: int
     ) -> tuple[int, int] | None:
-        """Return the first message whose `Topic.time_column` is at or after a time, and its time.
+        """Return the first message whose own time is at or after a time, and its own time.
+
+        That is its `Topic.time_column`, or its timestamp in a topic without one.
 
         As no row is later than its page's timestamp, the look begins at the first page that is late
         enough. That page has the message, unless rows without a time came with a later timestamp:
         then the column is read on to the end of the log.
 
         Args:
-            topic: A topic with a time column.
+            topic: The topic.
             partition: The partition, not necessarily written to yet.
             time: A time in microseconds since the epoch, as is the message's.
 
@@ -96,22 +98,27 @@ class TimeOffsets:
             TopicNotFound: The topic was deleted.
             StorageCorrupt: A page that tells is damaged.
         """
-        assert topic.time_column is not None
-        wanted = (topic.schema.get_field_index(topic.time_column),)
+        column = topic.time_column
+        wanted = () if column is None else (topic.schema.get_field_index(column),)
+        unit_us = 1 if column is None else 1_000
         offset = self.offset_for_timestamp(topic, partition, time)
-        least, moves = pa.scalar(-(-time // 1_000), pa.int64()), 0
+        least, moves = pa.scalar(-(-time // unit_us), pa.int64()), 0
         while True:
             located = self._registry.locate(topic.uuid, partition, offset, ROWS_LOOKED_AT)
             if not located.locations:
                 return None
             offset = max(offset, located.log_start_offset)
+            if self._versions is not None:
+                topic = self._versions.covering(topic, located.locations)
+            rows = Wanted(wanted, offset, timestamps=column is None)
             try:
-                pages = read_pages(self._store, topic, located.locations, Wanted(wanted, offset))
+                pages = read_pages(self._store, topic, located.locations, rows)
                 for location, page in zip(located.locations, pages, strict=True):
-                    times = page.rows.column(0).cast(pa.int64())
+                    own: Any = page.timestamps if column is None else page.rows.column(0)
+                    times = pa.array([own]) if isinstance(own, int) else own.cast(pa.int64())
                     row = int(pc.index(pc.greater_equal(times, least), pa.scalar(True)).as_py())
                     if row >= 0:
-                        return offset + row, int(times[row].as_py()) * 1_000
+                        return offset + row, int(times[row].as_py()) * unit_us
                     offset, moves = location.end_offset + 1, 0
             except StorageCorrupt:
                 moves += 1  # By retention, or to another place.

@@ -35,6 +35,7 @@ from wings_core.json_rows.encode import (
     encode_lines,
     encode_rows,
     encode_rows_within,
+    object_columns,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "encode_lines",
     "encode_rows",
     "encode_rows_within",
+    "object_columns",
 ]

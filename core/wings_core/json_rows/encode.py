@@ -86,6 +86,19 @@ def encode_lines(batch: pa.RecordBatch, *, names_floats: bool = False) -> Iterat
         yield text
 
 
+def object_columns(batch: pa.RecordBatch) -> Iterator[Column]:
+    """Yield the JSON object of each row, in columns of the next rows.
+
+    Args:
+        batch: The rows; see `encode_rows`.
+
+    Raises:
+        BatchTooLarge: See `encode_rows`.
+    """
+    for step in _steps(batch):
+        yield object_texts(step.schema.names, cast("list[Column]", step.columns), step.num_rows)
+
+
 def count_not_finite(batch: pa.RecordBatch) -> int:
     """Return the number of NaN and infinite values in a batch, at any depth, which become null."""
     return sum(

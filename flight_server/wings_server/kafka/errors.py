@@ -29,10 +29,12 @@ class KafkaError(Exception):
     Args:
         code: Kafka's code.
         message: The reason, for `error_message` fields; the code's name if empty.
+        record: Index of the refused record in its batch, if it is known.
     """
 
-    def __init__(self, code: ErrorCode, message: str = "") -> None:
+    def __init__(self, code: ErrorCode, message: str = "", record: int | None = None) -> None:
         super().__init__(message or code.name)
+        self.record = record
         self.code = code
         self.message = message or code.name
 

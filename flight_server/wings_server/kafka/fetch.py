@@ -16,16 +16,18 @@ import numpy as np
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
+from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import OffsetOutOfRange, WingsError
 from wings_core.fetch.chunks import FetchedChunk
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.fetcher import UNLIMITED, Read
+from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_core.times import Deadline
-from wings_server.kafka import topics
+from wings_server.kafka import json_records, topics
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.record_types import Records
@@ -37,6 +39,7 @@ TOPIC_IDS_FROM = 13
 """Version from which topics are named by their ids."""
 
 WAIT_SECONDS_MAX = 300.0
+_WITH_TIMES = ReadOptions(system_columns=True)
 WaitsOf = Callable[[WaitingCall], None]
 
 
@@ -152,7 +155,8 @@ class Poll:
                 service.metrics.failed("kafka", code_of(error).name)
         if topic is not None and of_partition:
             cursors = [each.cursor for each in of_partition.values() if each.cursor is not None]
-            read = Read.of(topic, cursors)
+            selection = Selection.of(topic, _WITH_TIMES) if topics.is_json(topic) else None
+            read = Read.of(topic, cursors, selection)
             read.failures = {}
             read.counted = len(cursors)
             self._reads.append(_TopicRead(read, of_partition))
@@ -229,7 +233,8 @@ class Poll:
         at, is_paused = 0, False
         for partition, start_offset, _, count in chunk.ranges:
             entry = some.entries[partition]
-            kept = self._keep_rows(entry, chunk.batch.slice(at, count), start_offset, share)
+            rows = chunk.batch.slice(at, count)
+            kept = self._keep_rows(entry, rows, start_offset, share)
             at += count
             if kept < count:
                 assert entry.cursor is not None
@@ -240,12 +245,23 @@ class Poll:
         return is_paused
 
     def _keep_rows(self, entry: _Entry, rows: pa.RecordBatch, offset: int, share: int) -> int:
-        """Encode as many rows as fit; returns how many.
+        """Encode as many rows as fit; returns how many."""
+        assert entry.topic is not None
+        is_json = topics.is_json(entry.topic)
+        kept = 0
+        for found in json_records.records_of(rows) if is_json else (records_of(rows),):
+            taken = self._keep_records(entry, found, offset + kept, share)
+            kept += taken
+            if taken < len(found.value):
+                break
+        return kept
+
+    def _keep_records(self, entry: _Entry, found: Records, offset: int, share: int) -> int:
+        """Encode as many records as fit; returns how many.
 
         One fits in any case if the response is empty, and if the partition has none yet as long as
         the response has room for it: a long record does not stop its consumer.
         """
-        found = records_of(rows)
         room = entry.bytes_max(share) - entry.bytes
         left = self._bytes_max - self._bytes
         sizes = np.cumsum(sizes_of(found))

@@ -185,7 +185,7 @@ def _fetched(
     if asked is None:
         named = {each.topic for each in found}
         wanted = [
-            (topic.kafka_name, range(topic.slots))
+            (topic.kafka_name, range(topics.partition_count(topic)))
             for topic in service.topics.visible(principal)
             if topic.name in named
         ]

@@ -22,7 +22,7 @@ from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.model import Accepted, PartitionSequence, Rejected, Topic
 from wings_core.security.principal import Principal
-from wings_server.kafka import topics
+from wings_server.kafka import json_records, topics
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.messages import BadRequest, Head, Request, Values, parse
 from wings_server.kafka.record_types import Head as BatchHead
@@ -213,9 +213,16 @@ class _TopicWriter:
         decoded = decode(data or b"", service.log.limits.batch_bytes_max)
         if decoded.head.attributes & _TRANSACTIONAL or self._request.transactional_id is not None:
             raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not served")
-        rows = rows_of(decoded.records, number, topic.schema)
         options = PushOptions(partition, partition_sequence=_sequence(decoded.head))
-        prepared = self._preparer.prepare(rows, options)
+        if topics.is_json(topic):
+            rows = json_records.rows_of(decoded.records, number, topic)
+            try:
+                prepared = self._preparer.prepare(rows, options)
+            except InvalidArgument as error:
+                raise json_records.of_row(error) from None
+        else:
+            rows = rows_of(decoded.records, number, topic.schema)
+            prepared = self._preparer.prepare(rows, options)
         # A stream of its own: a batch that is rejected does not reject those after it.
         pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
         return _Written(pending, topic, rows.num_rows, prepared.bytes, service)
@@ -242,4 +249,11 @@ def _refusal(error: Exception) -> Values:
     code = code_of(error)
     if type(error) is InvalidArgument:  # Of a checked batch, its times alone can be refused so.
         code = ErrorCode.invalid_timestamp
-    return {"error_code": code, "base_offset": _NO_OFFSET, "error_message": message}
+    record = error.record if isinstance(error, KafkaError) else None
+    named = {"batch_index": record, "batch_index_error_message": message}
+    return {
+        "error_code": code,
+        "base_offset": _NO_OFFSET,
+        "record_errors": [] if record is None else [named],
+        "error_message": message,
+    }

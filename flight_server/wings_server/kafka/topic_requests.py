@@ -18,6 +18,7 @@ from wings_core.security.rights import SOMEWHERE, Right
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import BROKER_ID, CLUSTER_ID, KafkaService
+from wings_server.kafka.topics import partition_count
 
 DEFAULT_PARTITIONS = 1
 """Partitions of a topic where the client states none."""
@@ -88,7 +89,7 @@ def _described(topic: Topic) -> Values:
                 "replica_nodes": replicas,
                 "isr_nodes": replicas,
             }
-            for number in range(topic.slots)
+            for number in range(partition_count(topic))
         ],
     }
 

@@ -1,4 +1,4 @@
-"""Kafka's topics, which are topics with configuration `kafka`, by Kafka's names and ids."""
+"""Topics that Kafka's clients see, by Kafka's names and ids."""
 
 import uuid
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from wings_core.kafka_topics import topic_name_of
 from wings_core.log import Log
 from wings_core.model import Topic
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition, partition_of_value
+from wings_core.partitions import Partition, partition_of, partition_of_value
 from wings_core.security.principal import Principal
 from wings_server.gate import Gate
 from wings_server.kafka.errors import KafkaError
@@ -27,14 +27,24 @@ def partition_at(topic: Topic, number: int) -> Partition:
     Raises:
         KafkaError: The topic has no partition of this number.
     """
-    if not 0 <= number < topic.slots:
+    if not 0 <= number < partition_count(topic):
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"no partition {number}")
-    return partition_of_value(number)
+    return partition_of(None, None) if topic.config.kafka is None else partition_of_value(number)
+
+
+def partition_count(topic: Topic) -> int:
+    """Return the number of partitions that clients see: 1 of a topic without a key."""
+    return 1 if topic.config.kafka is None else topic.slots
 
 
 def is_served(topic: Topic) -> bool:
-    """Return whether a topic is one of Kafka's, and its values are bytes."""
-    return topic.config.kafka is not None and topic.config.kafka.value == "binary"
+    """Return whether clients see a topic: its partitions are numbered, or it has no key."""
+    return topic.config.kafka is not None or topic.partition_key is None
+
+
+def is_json(topic: Topic) -> bool:
+    """Return whether the values of a topic's records are JSON objects."""
+    return topic.config.kafka is None or topic.config.kafka.value == "json"
 
 
 class KafkaTopics:
