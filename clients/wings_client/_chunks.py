@@ -61,6 +61,7 @@ class Chunks(Iterable[RangesBatch]):
         exact: The partitions to which `on_data_loss` applies; in the others the read goes on with
             what is kept. At first those in `next_offsets`.
         chunks_yielded: The number of chunks, counted before `next_offsets` moves past one.
+        chunks_handed_over: How many of them were put into a consumer's queue.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Chunks(Iterable[RangesBatch]):
         self._grows = not self._is_scan and ticket.schema_version is None
         """Whether the next stream may have a later version of the schema than the last."""
         self.on_data_loss: OnDataLoss = "error"
-        self.chunks_yielded = 0
+        self.chunks_yielded = self.chunks_handed_over = 0
         self.next_offsets: dict[JsonScalar, int] = cast("Any", dict(ticket.positions))
         for entry in entries_of(ticket):
             if isinstance(entry.offset, int):

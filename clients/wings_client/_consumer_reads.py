@@ -1,7 +1,6 @@
 """The reads of a consumer: one stream over all its partitions, by a thread, into a queue."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -68,8 +67,6 @@ class ConsumerReads:
         self._options = options
         self._on_data_loss: OnDataLoss = on_data_loss
         self._is_of_one = partitions is not None and len(partitions) == 1
-        self._handed_over: Counter[Chunks] = Counter()
-        """Chunks of each that were put into the queue."""
         self._probe: Chunks | None = None
         """The scan of `lags`, while it runs."""
         self._closed = False
@@ -94,7 +91,6 @@ class ConsumerReads:
         self._open(starts)
         for read in before if not self._closed else (*before, *self._reads):
             read.cancel()
-            del self._handed_over[read]
         self.start()
 
     def close(self) -> None:
@@ -121,11 +117,7 @@ class ConsumerReads:
         Raises:
             WingsError: The server's refusal; `Unavailable` where it could not be reached again.
         """
-        # What was read may be on its way to the queue still, and its place has moved already.
-        return any(
-            self._lags(read) or read.chunks_yielded != self._handed_over[read]
-            for read in self._reads
-        )
+        return any(self._lags(read) or is_on_its_way(read) for read in self._reads)
 
     def _lags(self, read: Chunks) -> bool:
         probe = self._probe = probe_of(self._transport, self._topic, self._options.selection, read)
@@ -186,12 +178,8 @@ class ConsumerReads:
         return chunks
 
     def _read(self, read: Chunks) -> None:
-        hand_over(self.handover, read, self._batches(read), lambda: read in self._reads)
-
-    def _batches(self, read: Chunks) -> Iterator[Consumed]:
-        for chunk in read:
-            yield next(chunk.parts()) if self._is_of_one else chunk
-            self._handed_over[read] += 1
+        batches = (next(chunk.parts()) for chunk in read) if self._is_of_one else read
+        hand_over(self.handover, read, batches, lambda: read in self._reads)
 
 
 def hand_over(
@@ -213,11 +201,17 @@ def hand_over(
             if not is_read():
                 return
             handover.put(ReadBatch(stream, batch))
+            stream.chunks_handed_over += 1
     except HandoverClosed:
         return
     except BaseException as error:  # noqa: BLE001 - raised where the consumer is iterated.
         if is_read():
             handover.fail(error)
+
+
+def is_on_its_way(read: Chunks) -> bool:
+    """Return whether something was read, so that the read's place has moved, and is not queued."""
+    return read.chunks_yielded != read.chunks_handed_over
 
 
 def probe_of(

@@ -21,7 +21,7 @@ from wings_client._acquire import member_name
 from wings_client._chunks import Chunks, OnDataLoss
 from wings_client._consumer_groups import AssignedSlots
 from wings_client._consumer_offsets import ConsumerOffsets, TopicPartition
-from wings_client._consumer_reads import BATCHES_WAITING_MAX, hand_over, probe_of
+from wings_client._consumer_reads import BATCHES_WAITING_MAX, hand_over, is_on_its_way, probe_of
 from wings_client._errors import is_passing
 from wings_client._handover import Handover
 from wings_client._messages import build
@@ -237,7 +237,7 @@ class GroupReads:
     def _lags(self, topic: Topic, chunks: Chunks) -> bool:
         probe = probe_of(self._transport, topic, self._keys, chunks)
         try:
-            return not self.handover.idle or any(True for _ in probe)
+            return any(True for _ in probe) or is_on_its_way(chunks) or not self.handover.idle
         finally:
             probe.cancel()
 
