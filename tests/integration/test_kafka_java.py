@@ -55,6 +55,25 @@ def test_console_programs_create_produce_and_consume(
         assert sum(state.next_offset for state in states) == 1_000
 
 
+def test_programs_of_administrators(server: RunningServer, new_topic_id: str) -> None:
+    topic = ["--topic", new_topic_id]
+    run(server, "TopicCommand", "--create", *topic, "--config", "retention.ms=60000")
+    run(server, "TopicCommand", "--alter", *topic, "--partitions", "3")
+    described = "\n".join(run(server, "TopicCommand", "--describe", *topic))
+    assert "PartitionCount: 3" in described
+    assert "retention.ms=60000" in described
+    run(server, "ConsoleProducer", *topic, given="one\ntwo")
+    ends = ["--from-beginning", "--max-messages", "2", "--group", new_topic_id]
+    run(server, "consumer.ConsoleConsumer", *topic, *ends)
+    groups, group = "consumer.group.ConsumerGroupCommand", ["--group", new_topic_id]
+    assert new_topic_id in run(server, groups, "--list")
+    lines = run(server, groups, "--describe", *group)
+    rows = [line.split() for line in lines if line.startswith(new_topic_id)]
+    ends = [(offset, end, lag) for _, name, _, offset, end, lag, *_ in rows if name == new_topic_id]
+    assert sum(int(offset) for offset, _, _ in ends if offset != "-") == 2
+    assert all(end == offset for offset, end, _ in ends if offset != "-")
+
+
 def test_verifiable_programs_agree_on_each_record(server: RunningServer, new_topic_id: str) -> None:
     topic = ["--topic", new_topic_id]
     run(server, "TopicCommand", "--create", *topic, "--partitions", "2")

@@ -46,13 +46,13 @@ async def join(service: KafkaService, principal: Principal, request: Request) ->
     )
     reply = asyncio.get_running_loop().create_future()
     try:
-        _admit(principal)
+        admit(principal)
         with service.groups.using(body.group_id) as (group, now):
             group.join(asked, _once(reply), now)
     except MemberIdRequired as error:
         return join_error(error.code, error.member)
     except _FAILURES as error:
-        return join_error(_code(error), asked.member)
+        return join_error(group_code(error), asked.member)
     return await reply
 
 
@@ -62,22 +62,22 @@ async def sync(service: KafkaService, principal: Principal, request: Request) ->
     assignments = {each.member_id: each.assignment for each in body.assignments}
     reply = asyncio.get_running_loop().create_future()
     try:
-        _admit(principal)
+        admit(principal)
         with service.groups.using(body.group_id) as (group, now):
             group.sync(_caller(body), assignments, _once(reply), now)
     except _FAILURES as error:
-        return {"error_code": _code(error)}
+        return {"error_code": group_code(error)}
     return await reply
 
 
 async def heartbeat(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `Heartbeat`."""
     try:
-        _admit(principal)
+        admit(principal)
         with service.groups.using(request.body.group_id) as (group, now):
             group.beat(_caller(request.body), now)
     except _FAILURES as error:
-        return {"error_code": _code(error)}
+        return {"error_code": group_code(error)}
     return {}
 
 
@@ -90,11 +90,11 @@ async def leave(service: KafkaService, principal: Principal, request: Request) -
         instance = getattr(each, "group_instance_id", None)
         code = ErrorCode.none
         try:
-            _admit(principal)
+            admit(principal)
             with service.groups.using(body.group_id) as (group, now):
                 group.leave(each.member_id, instance, now)
         except _FAILURES as error:
-            code = _code(error)
+            code = group_code(error)
         named = {"member_id": each.member_id, "group_instance_id": instance}
         results.append({**named, "error_code": code})
     return {"members": results} if is_list else {"error_code": results[0]["error_code"]}
@@ -105,11 +105,11 @@ async def commit(service: KafkaService, principal: Principal, request: Request) 
     body = request.body
     group_id, failed = body.group_id, ErrorCode.none
     try:
-        _admit(principal)
+        admit(principal)
         with service.groups.using(group_id) as (group, _):
             group.check_commit(_caller(body))
     except _FAILURES as error:
-        failed = _code(error)
+        failed = group_code(error)
     if failed is ErrorCode.none:
         codes = await service.write(lambda: _commit(service, principal, group_id, body.topics))
     else:
@@ -153,12 +153,12 @@ def _commit(
                 valid.append(key)
                 notes.append(note)
             except _FAILURES as error:
-                codes[key] = _code(error)
+                codes[key] = group_code(error)
     if offsets:
         try:
             service.log.registry.commit_offsets(CONSUMER_PREFIX + group_id, offsets, notes=notes)
         except WingsError as error:
-            codes.update(dict.fromkeys(valid, _code(error)))
+            codes.update(dict.fromkeys(valid, group_code(error)))
     return codes
 
 
@@ -177,10 +177,10 @@ def _fetched(
 ) -> Values:
     """Return the offsets of a group; of all topics if none are named."""
     try:
-        _admit(principal)
+        admit(principal)
         found = service.log.registry.get_offsets(CONSUMER_PREFIX + group_id)
     except _FAILURES as error:
-        return {"group_id": group_id, "topics": [], "error_code": _code(error)}
+        return {"group_id": group_id, "topics": [], "error_code": group_code(error)}
     offsets = {(each.topic, each.partition): each for each in found}
     if asked is None:
         named = {each.topic for each in found}
@@ -214,13 +214,13 @@ def _fetched_one(
         if found is not None:
             part |= {"committed_offset": found.offset, "metadata": found.note}
     except PermissionDenied as error:
-        part["error_code"] = _code(error)
+        part["error_code"] = group_code(error)
     except _FAILURES:
         pass  # As at Kafka: of what is unknown, no offset is known.
     return part
 
 
-def _admit(principal: Principal) -> None:
+def admit(principal: Principal) -> None:
     """Check that a principal may take part in groups, as one that may read any topic may.
 
     Raises:
@@ -255,5 +255,6 @@ def _once(reply: "asyncio.Future[Values]") -> Any:
     return give
 
 
-def _code(error: Exception) -> ErrorCode:
+def group_code(error: Exception) -> ErrorCode:
+    """Return Kafka's code of an error of a group's request."""
     return code_of(error, retried=ErrorCode.coordinator_not_available)

@@ -5,7 +5,7 @@ join again after a restart, and read on where they committed.
 """
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +23,14 @@ class GroupTable:
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def __iter__(self) -> Iterator[Group]:
+        """Yield the groups that have members, or are about to."""
+        return iter(self._groups.values())
+
+    def get(self, group_id: str) -> Group | None:
+        """Return a group; None of one without members."""
+        return self._groups.get(group_id)
 
     @contextmanager
     def using(self, group_id: str) -> Generator[tuple[Group, float]]:

@@ -88,6 +88,7 @@ class Member:
 
     id: str
     instance: str | None
+    client: str
     session_seconds: float
     rebalance_seconds: float
     protocols: Mapping[str, bytes]
@@ -202,7 +203,8 @@ class Group:
         self._check_room()
         sessions = join.session_seconds, join.rebalance_seconds
         # Without protocols yet, so that what it brings counts as a change.
-        member = Member(member_id, join.instance, *sessions, {}, now + join.session_seconds)
+        named = member_id, join.instance, join.client
+        member = Member(*named, *sessions, {}, now + join.session_seconds)
         self.members[member_id] = member
         return member
 
@@ -216,7 +218,7 @@ class Group:
             (fresh if key == old.id else key): each for key, each in self.members.items()
         }
         old.fail(ErrorCode.fenced_instance_id)
-        earlier, old.id = old.id, fresh
+        earlier, old.id, old.client = old.id, fresh, join.client
         leads = self.leader == earlier
         if leads:
             self.leader = fresh

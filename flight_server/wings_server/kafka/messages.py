@@ -38,12 +38,19 @@ class Api(IntEnum):
     HEARTBEAT = 12
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
 
 
 VERSIONS: Mapping[Api, tuple[int, int]] = {
@@ -58,12 +65,19 @@ VERSIONS: Mapping[Api, tuple[int, int]] = {
     Api.HEARTBEAT: (0, 4),
     Api.LEAVE_GROUP: (0, 5),
     Api.SYNC_GROUP: (0, 5),
+    Api.DESCRIBE_GROUPS: (0, 5),
+    Api.LIST_GROUPS: (0, 5),
     Api.SASL_HANDSHAKE: (0, 1),
     Api.API_VERSIONS: (0, 4),
     Api.CREATE_TOPICS: (2, 7),
     Api.DELETE_TOPICS: (1, 6),
     Api.INIT_PRODUCER_ID: (0, 5),
+    Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    Api.DESCRIBE_CONFIGS: (1, 4),
     Api.SASL_AUTHENTICATE: (0, 2),
+    Api.CREATE_PARTITIONS: (0, 3),
+    Api.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    Api.DESCRIBE_CLUSTER: (0, 1),
 }
 """The first and last version of each request; what is not here is not served."""
 

@@ -12,7 +12,15 @@ from kio.schema.errors import ErrorCode
 from wings_core.errors import NotFound, Unauthenticated
 from wings_core.security.principal import ANYONE, Principal
 from wings_server.flight.boundary import ClientGone
-from wings_server.kafka import fetch, group_requests, list_offsets, topic_requests
+from wings_server.kafka import (
+    admin,
+    configs,
+    fetch,
+    group_admin,
+    group_requests,
+    list_offsets,
+    topic_requests,
+)
 from wings_server.kafka.messages import (
     Api,
     Head,
@@ -48,7 +56,20 @@ _GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
     Api.HEARTBEAT: group_requests.heartbeat,
     Api.LEAVE_GROUP: group_requests.leave,
     Api.SYNC_GROUP: group_requests.sync,
+    Api.DESCRIBE_GROUPS: group_admin.describe_groups,
+    Api.LIST_GROUPS: group_admin.list_groups,
 }
+_LOOKS: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
+    Api.OFFSET_FOR_LEADER_EPOCH: admin.leader_epochs,
+    Api.DESCRIBE_CONFIGS: configs.describe_configs,
+    Api.DESCRIBE_CLUSTER: admin.describe_cluster,
+}
+_CHANGES: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
+    Api.CREATE_PARTITIONS: admin.create_partitions,
+    Api.INCREMENTAL_ALTER_CONFIGS: configs.alter_configs,
+}
+"""Requests that are answered on a thread: those that only look, and those that change anything."""
+
 _OTHERS: Mapping[Api, Callable[..., Awaitable[bytes]]] = {
     Api.LIST_OFFSETS: list_offsets.list_offsets,
     Api.METADATA: topic_requests.metadata,
@@ -198,6 +219,14 @@ class Session:
                 self._wait = None
         if api in _GROUPS:
             return request.response(await _GROUPS[api](service, principal, request))
+        if api in _LOOKS:
+            look = _LOOKS[api]
+            return await service.read(lambda: request.response(look(service, principal, request)))
+        if api in _CHANGES:
+            change = _CHANGES[api]
+            return await service.write(
+                lambda: request.response(change(service, principal, request))
+            )
         return await _OTHERS[api](service, principal, request)
 
     def gone(self) -> None:

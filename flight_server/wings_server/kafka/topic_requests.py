@@ -2,7 +2,7 @@
 
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -15,6 +15,7 @@ from wings_core.model import KafkaConfig, Topic, TopicConfig
 from wings_core.schemas import schema_to_ipc
 from wings_core.security.principal import Principal
 from wings_core.security.rights import SOMEWHERE, Right
+from wings_server.kafka.configs import config_of
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import BROKER_ID, CLUSTER_ID, KafkaService
@@ -117,7 +118,7 @@ def _created(
 ) -> Values:
     count = len(asked.assignments) or asked.num_partitions
     count = DEFAULT_PARTITIONS if count == -1 else count
-    config = _config_of({each.name: each.value for each in asked.configs})
+    config = config_of({each.name: each.value for each in asked.configs})
     values: dict[str, Any] = {"num_partitions": count, "replication_factor": 1, "configs": []}
     if only_checked:
         _body(service, asked.name, count, config)
@@ -158,57 +159,6 @@ def _body(
         partition_key=PARTITION_COLUMN,
         config=topic_config,
     )
-
-
-def _limit(value: str) -> int | None:
-    return None if int(value) < 0 else int(value)
-
-
-_CONFIG: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "retention.ms": ("retention_ms", _limit),
-    "retention.bytes": ("retention_bytes", _limit),
-    "max.message.bytes": ("batch_bytes_max", int),
-    "segment.bytes": ("segment_bytes", int),
-}
-"""Kafka's keys of a topic's configuration that Wings has, and how their values are read."""
-
-_WITHOUT_EFFECT = frozenset(
-    [
-        "cleanup.policy",
-        "compression.type",
-        "delete.retention.ms",
-        "flush.messages",
-        "flush.ms",
-        "max.compaction.lag.ms",
-        "message.timestamp.type",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "min.insync.replicas",
-        "segment.ms",
-        "unclean.leader.election.enable",
-    ]
-)
-"""Keys that programs set as a matter of course, and that change nothing here."""
-
-
-def _config_of(given: Mapping[str, str | None]) -> Mapping[str, Any]:
-    """Return a topic's configuration from Kafka's.
-
-    Raises:
-        KafkaError: A key is unknown, or a value is bad.
-    """
-    config: dict[str, Any] = {}
-    for key, value in given.items():
-        if key in _WITHOUT_EFFECT or value is None:
-            continue
-        if key not in _CONFIG:
-            raise KafkaError(ErrorCode.invalid_config, f"unknown topic config {key!r:.80}")
-        name, read = _CONFIG[key]
-        try:
-            config[name] = read(value)
-        except ValueError:
-            raise KafkaError(ErrorCode.invalid_config, f"{key}: {value!r:.80}") from None
-    return config
 
 
 async def delete_topics(service: KafkaService, principal: Principal, request: Request) -> bytes:

@@ -1,0 +1,145 @@
+"""Requests of administrators about groups: those with members, and those with offsets alone."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from wings_core.errors import WingsError
+from wings_core.security.principal import Principal
+from wings_core.security.rights import Right
+from wings_server.kafka.errors import KafkaError
+from wings_server.kafka.group_requests import CONSUMER_PREFIX, admit, group_code
+from wings_server.kafka.groups import Group, State
+from wings_server.kafka.messages import Request, Values
+from wings_server.kafka.service import KafkaService
+
+LISTED_AT_ONCE = 1_000
+"""Groups with offsets that one look into metadata returns."""
+
+CLASSIC = "classic"
+DEAD = "Dead"
+"""State of a group that does not exist."""
+
+_CONSUMER_PROTOCOL = "consumer"
+_FAILURES = (KafkaError, WingsError)
+
+
+async def list_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `ListGroups`: the groups that have members, or an offset in a topic that exists.
+
+    A caller that is no operator is told of those with an offset in a topic that it may read.
+    """
+    body = request.body
+    states = {each.lower() for each in getattr(body, "states_filter", ())}
+    types = {each.lower() for each in getattr(body, "types_filter", ())}
+    live = {group.id: _listed(group) for group in service.groups if group.members}
+    try:
+        admit(principal)
+        found = await service.read(lambda: _all(service, principal, live))
+    except _FAILURES as error:
+        return {"error_code": group_code(error)}
+    return {
+        "groups": [
+            each
+            for each in found
+            if (not states or each["group_state"].lower() in states)
+            and (not types or each["group_type"] in types)
+        ]
+    }
+
+
+def _listed(group: Group) -> Values:
+    return {
+        "group_id": group.id,
+        "protocol_type": group.protocol_type or "",
+        "group_state": group.state.value,
+        "group_type": CLASSIC,
+    }
+
+
+def _all(
+    service: KafkaService, principal: Principal, live: Mapping[str, Values]
+) -> Sequence[Values]:
+    groups = {
+        group_id: {
+            "group_id": group_id,
+            "protocol_type": _CONSUMER_PROTOCOL,
+            "group_state": State.EMPTY.value,
+            "group_type": CLASSIC,
+        }
+        for group_id in _group_ids(service.log.registry.list_consumers)
+    }
+    return [
+        group
+        for group_id, group in {**groups, **live}.items()
+        if principal.is_operator or _topics_of(service, group_id, principal)
+    ]
+
+
+def _group_ids(names: Callable[..., Sequence[str]]) -> Iterator[str]:
+    """Yield the ids of groups among the names of consumers, which are given page by page."""
+    after = CONSUMER_PREFIX
+    while page := names(LISTED_AT_ONCE, after=after):
+        for name in page:
+            if not name.startswith(CONSUMER_PREFIX):
+                return
+            yield name.removeprefix(CONSUMER_PREFIX)
+        after = page[-1]
+
+
+def _topics_of(service: KafkaService, group_id: str, principal: Principal) -> set[str]:
+    """Return the topics of a group's offsets that a principal may read."""
+    found = service.log.registry.get_offsets(CONSUMER_PREFIX + group_id)
+    return {str(each.topic) for each in found if principal.may(Right.READ, str(each.topic))}
+
+
+async def describe_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `DescribeGroups`: the members of classic groups, with what they assigned."""
+    described: list[Values] = []
+    for group_id in request.body.groups:
+        try:
+            admit(principal)
+            if not group_id:
+                raise KafkaError(ErrorCode.invalid_group_id)
+            group = service.groups.get(group_id)
+            if group is not None:
+                described.append(_described(group))
+                continue
+            is_known = await service.read(
+                lambda group_id=group_id: bool(_topics_of(service, group_id, principal))
+            )
+            state = State.EMPTY.value if is_known else DEAD
+            described.append(
+                {
+                    "group_id": group_id,
+                    "group_state": state,
+                    "protocol_type": _CONSUMER_PROTOCOL if is_known else "",
+                }
+            )
+        except _FAILURES as error:
+            described.append({"group_id": group_id, "error_code": group_code(error)})
+    return {"groups": described}
+
+
+def _described(group: Group) -> Values:
+    """Return a description; what was agreed upon only while it is stable, as at Kafka."""
+    is_stable = group.state is State.STABLE
+    assignor = group.protocol if is_stable else None
+    members: list[dict[str, Any]] = [
+        {
+            "member_id": each.id,
+            "group_instance_id": each.instance,
+            "client_id": each.client,
+            "member_metadata": b"" if assignor is None else each.protocols[assignor],
+            "member_assignment": each.assignment if is_stable else b"",
+        }
+        for each in group.members.values()
+    ]
+    return {
+        "group_id": group.id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": assignor or "",
+        "members": members,
+    }

@@ -1,0 +1,209 @@
+"""Administration by Kafka's own clients, unmodified: librdkafka's and kafka-python's."""
+
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import (  # pyright: ignore[reportPrivateImportUsage] - documented so
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
+from test_kafka import LATER, Rdkafka, connected, head, poll_until, taken, text
+
+import wings_client
+from wings_server.kafka.messages import Api
+from wings_server.testing import RunningServer, running_server
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # It reads its own resources the old way.
+    from kafka.admin import ConfigResource as PythonResource
+    from kafka.admin import KafkaAdminClient
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server that serves Kafka's protocol too."""
+    with running_server(kafka=True) as running:
+        yield running
+
+
+@pytest.fixture
+def rdkafka(server: RunningServer) -> Rdkafka:
+    return Rdkafka(server.kafka)
+
+
+@pytest.fixture
+def admin(rdkafka: Rdkafka) -> AdminClient:
+    return AdminClient(rdkafka.config)
+
+
+@pytest.fixture
+def python(server: RunningServer) -> Iterator[KafkaAdminClient]:
+    with closing(KafkaAdminClient(bootstrap_servers=server.kafka)) as client:
+        yield client
+
+
+def only(futures: Any) -> Any:
+    """Return the result of the only future of a mapping."""
+    (future,) = futures.values()
+    return future.result(LATER)
+
+
+def refusal(futures: Any) -> int:
+    """Return the code that the only future of a mapping fails with."""
+    with pytest.raises(ck.KafkaException) as error:
+        only(futures)
+    return error.value.args[0].code()
+
+
+def configured(admin: AdminClient, topic: str) -> dict[str, str]:
+    found = only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
+    return {name: entry.value for name, entry in found.items()}
+
+
+def altered(admin: AdminClient, topic: str, *changes: tuple[str, str | None, Any]) -> Any:
+    entries = [
+        ConfigEntry(name, value, incremental_operation=operation)
+        for name, value, operation in changes
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    return admin.incremental_alter_configs([resource])
+
+
+def test_configuration_is_described_and_altered_key_by_key(
+    server: RunningServer, rdkafka: Rdkafka, admin: AdminClient, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, **{"retention.ms": "60000"})
+    before = configured(admin, new_topic_id)
+    assert before["retention.ms"] == "60000"
+    assert (before["retention.bytes"], before["cleanup.policy"]) == ("-1", "delete")
+    set_, delete = AlterConfigOpType.SET, AlterConfigOpType.DELETE
+    changes = [("retention.ms", "", delete), ("segment.bytes", "1000000", set_)]
+    only(altered(admin, new_topic_id, *changes, ("cleanup.policy", "compact", set_)))
+    expected = {**before, "retention.ms": "-1", "segment.bytes": "1000000"}
+    assert configured(admin, new_topic_id) == expected
+    with wings_client.connect(server.flight) as client:
+        config = client.topic(new_topic_id).config
+        assert (config["retention_ms"], config["segment_bytes"]) == (None, 1_000_000)
+    refused = [("no.such", "1"), ("retention.ms", "x"), ("segment.bytes", "0")]
+    for name, value in refused:
+        mixed = altered(admin, new_topic_id, ("retention.bytes", "5", set_), (name, value, set_))
+        assert refusal(mixed) == ck.KafkaError.INVALID_CONFIG, name
+    appended = altered(admin, new_topic_id, ("retention.ms", "5", AlterConfigOpType.APPEND))
+    assert refusal(appended) == ck.KafkaError.INVALID_CONFIG
+    missing = altered(admin, "no-such-topic", ("retention.ms", "5", set_))
+    assert refusal(missing) == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
+    assert configured(admin, new_topic_id) == expected
+
+
+def test_configuration_of_the_broker_is_described(admin: AdminClient) -> None:
+    found = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
+    assert int(found["message.max.bytes"].value) >= 1 << 20
+
+
+def test_partitions_are_added_and_reach_a_group(
+    rdkafka: Rdkafka, admin: AdminClient, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 2)
+    fast: dict[str, Any] = {"topic.metadata.refresh.interval.ms": 500}
+    with closing(rdkafka.consumer(new_topic_id, **fast)) as consumer:
+        consumer.subscribe([new_topic_id])
+        poll_until(lambda: len(consumer.assignment()) == 2, consumer)
+        only(admin.create_partitions([NewPartitions(new_topic_id, 5)]))
+        rdkafka.produce(new_topic_id, [{"value": b"new", "partition": 4}])
+        (message,) = taken(consumer, 1)
+        assert (message.partition(), message.value()) == (4, b"new")
+    for count in (5, 3, 100_000):
+        refused = admin.create_partitions([NewPartitions(new_topic_id, count)])
+        assert refusal(refused) == ck.KafkaError.INVALID_PARTITIONS
+    checked = admin.create_partitions([NewPartitions(new_topic_id, 7)], validate_only=True)
+    only(checked)
+    assert len(admin.list_topics(timeout=LATER).topics[new_topic_id].partitions) == 5
+
+
+def test_the_cluster_is_one_broker(
+    server: RunningServer, admin: AdminClient, python: KafkaAdminClient
+) -> None:
+    cluster = admin.describe_cluster().result(LATER)
+    (broker,) = cluster.nodes
+    assert (cluster.cluster_id, f"{broker.host}:{broker.port}") == ("wings", server.kafka)
+    assert cluster.controller.id == broker.id
+    assert python.describe_cluster()["controller_id"] == broker.id
+
+
+def test_groups_are_listed_and_described_with_and_without_members(
+    rdkafka: Rdkafka, admin: AdminClient, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 2)
+
+    def listed(**wanted: Any) -> dict[str, str]:
+        found = admin.list_consumer_groups(**wanted).result(LATER)
+        assert not found.errors
+        return {each.group_id: each.state.name for each in found.valid}
+
+    assert new_topic_id not in listed()
+    with closing(rdkafka.consumer(new_topic_id, **{"client.id": "reader"})) as consumer:
+        consumer.subscribe([new_topic_id])
+        poll_until(lambda: len(consumer.assignment()) == 2, consumer)
+        assert listed()[new_topic_id] == "STABLE"
+        described = only(admin.describe_consumer_groups([new_topic_id]))
+        (member,) = described.members
+        assert (described.state.name, described.partition_assignor) == ("STABLE", "range")
+        assert member.client_id == "reader"
+        owned = {(each.topic, each.partition) for each in member.assignment.topic_partitions}
+        assert owned == {(new_topic_id, 0), (new_topic_id, 1)}
+        rdkafka.produce(new_topic_id, [b"one"])
+        consumer.commit(message=taken(consumer, 1)[0], asynchronous=False)
+    assert listed()[new_topic_id] == "EMPTY"
+    stable = {ck.ConsumerGroupState.STABLE}
+    assert new_topic_id not in listed(states=stable)
+    described = only(admin.describe_consumer_groups([new_topic_id]))
+    assert (described.state.name, described.members) == ("EMPTY", [])
+    assert only(admin.describe_consumer_groups(["no-such-group"])).state.name == "DEAD"
+
+
+def test_the_only_leader_epoch_ends_where_the_log_does(
+    rdkafka: Rdkafka, new_topic_id: str, subtests: pytest.Subtests
+) -> None:
+    rdkafka.create(new_topic_id)
+    rdkafka.produce(new_topic_id, [b"one", b"two"])
+    asked = {
+        "it": (0, -1, 0, (0, 0, 0, 2)),
+        "a later one": (0, -1, 3, (0, 0, -1, -1)),
+        "a leader to come": (0, 1, 0, (75, 0, -1, -1)),
+        "no partition": (9, -1, 0, (3, 9, -1, -1)),
+    }
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        for name, (partition, current, epoch, expected) in asked.items():
+            with subtests.test(name):
+                one = struct.pack(">i", 1)
+                parts = one + struct.pack(">iii", partition, current, epoch)
+                request = head(Api.OFFSET_FOR_LEADER_EPOCH, 2) + one + text(new_topic_id) + parts
+                connection.send(request)
+                answer = connection.receive() or b""
+                assert struct.unpack_from(">hiiq", answer[-18:]) == expected
+
+
+def test_kafka_python_administers(
+    server: RunningServer, rdkafka: Rdkafka, python: KafkaAdminClient, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 1)
+    python.create_partitions({new_topic_id: 3})
+    python.alter_configs([PythonResource("TOPIC", new_topic_id, {"retention.ms": "70000"})])
+    described = python.describe_configs([PythonResource("TOPIC", new_topic_id)])
+    assert described["topic"][new_topic_id]["retention.ms"]["value"] == "70000"
+    with closing(rdkafka.consumer(new_topic_id)) as consumer:
+        consumer.subscribe([new_topic_id])
+        poll_until(lambda: len(consumer.assignment()) == 3, consumer)
+        groups = {each["group_id"]: each for each in python.list_groups()}
+        assert groups[new_topic_id]["group_state"] == "Stable"
+        described = python.describe_groups([new_topic_id])[new_topic_id]
+        assert len(described["members"]) == 1
