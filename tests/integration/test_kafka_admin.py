@@ -24,6 +24,7 @@ from wings_server.testing import RunningServer, running_server
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # It reads its own resources the old way.
+    from kafka import TopicPartition as PythonPartition
     from kafka.admin import ConfigResource as PythonResource
     from kafka.admin import KafkaAdminClient
 
@@ -168,6 +169,38 @@ def test_groups_are_listed_and_described_with_and_without_members(
     described = only(admin.describe_consumer_groups([new_topic_id]))
     assert (described.state.name, described.members) == ("EMPTY", [])
     assert only(admin.describe_consumer_groups(["no-such-group"])).state.name == "DEAD"
+
+
+def test_groups_and_offsets_are_deleted_once_the_group_has_no_members(
+    server: RunningServer,
+    rdkafka: Rdkafka,
+    admin: AdminClient,
+    python: KafkaAdminClient,
+    new_topic_id: str,
+) -> None:
+    rdkafka.create(new_topic_id, 3)
+    rdkafka.produce(new_topic_id, [{"value": b"v", "partition": number} for number in range(3)])
+    every = [ck.TopicPartition(new_topic_id, number, 1) for number in range(3)]
+    consumer = rdkafka.consumer(new_topic_id)
+    consumer.subscribe([new_topic_id])
+    poll_until(lambda: len(consumer.assignment()) == 3, consumer)
+    consumer.commit(offsets=every, asynchronous=False)
+    refused = admin.delete_consumer_groups([new_topic_id])
+    assert refusal(refused) == ck.KafkaError.NON_EMPTY_GROUP
+    consumer.close()
+    position = PythonPartition(new_topic_id, 1)
+    assert python.delete_group_offsets(new_topic_id, [position])[position].errno == 0
+    with wings_client.connect(server.flight) as client:
+
+        def committed() -> list[object]:
+            found = client.committed_offsets(f"kafka:{new_topic_id}", new_topic_id)
+            return [each.partition for each in found]
+
+        assert committed() == [0, 2]
+        only(admin.delete_consumer_groups([new_topic_id]))
+        assert committed() == []
+    missing = admin.delete_consumer_groups([new_topic_id])
+    assert refusal(missing) == ck.KafkaError.GROUP_ID_NOT_FOUND
 
 
 def test_the_only_leader_epoch_ends_where_the_log_does(

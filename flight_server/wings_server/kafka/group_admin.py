@@ -5,7 +5,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import WingsError
+from wings_core.errors import FencedMember, WingsError
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
 from wings_server.kafka.errors import KafkaError
@@ -13,6 +13,7 @@ from wings_server.kafka.group_requests import CONSUMER_PREFIX, admit, group_code
 from wings_server.kafka.groups import Group, State
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
+from wings_server.kafka.topics import partition_at
 
 LISTED_AT_ONCE = 1_000
 """Groups with offsets that one look into metadata returns."""
@@ -143,3 +144,84 @@ def _described(group: Group) -> Values:
         "protocol_data": assignor or "",
         "members": members,
     }
+
+
+async def delete_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `DeleteGroups`: groups without members lose their offsets, and so are gone.
+
+    The caller needs the right to read each topic that the group has an offset in.
+    """
+    results: list[Values] = []
+    for group_id in request.body.groups_names:
+        code = ErrorCode.none
+        try:
+            _check_empty(service, principal, group_id)
+            await service.write(lambda group_id=group_id: _delete(service, principal, group_id))
+        except FencedMember:
+            code = ErrorCode.non_empty_group
+        except _FAILURES as error:
+            code = group_code(error)
+        results.append({"group_id": group_id, "error_code": code})
+    return {"results": results}
+
+
+def _check_empty(service: KafkaService, principal: Principal, group_id: str) -> None:
+    """Check that a group of this process has no members."""
+    admit(principal)
+    if not group_id:
+        raise KafkaError(ErrorCode.invalid_group_id)
+    if service.groups.get(group_id) is not None:
+        raise KafkaError(ErrorCode.non_empty_group)
+
+
+def _delete(service: KafkaService, principal: Principal, group_id: str) -> None:
+    registry, consumer = service.log.registry, CONSUMER_PREFIX + group_id
+    names = {str(each.topic) for each in registry.get_offsets(consumer)}
+    readable = _topics_of(service, group_id, principal)
+    if not readable:
+        raise KafkaError(ErrorCode.group_id_not_found)
+    if readable != names:
+        raise KafkaError(ErrorCode.group_authorization_failed)
+    registry.forget_offsets(consumer)
+
+
+async def delete_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `OffsetDelete`, of a group without members."""
+    body = request.body
+    group_id = body.group_id
+    try:
+        _check_empty(service, principal, group_id)
+        is_known = await service.read(lambda: bool(_topics_of(service, group_id, principal)))
+        if not is_known:
+            raise KafkaError(ErrorCode.group_id_not_found)
+    except _FAILURES as error:
+        return {"error_code": group_code(error)}
+
+    def deleted() -> Values:
+        return {
+            "topics": [
+                {"name": each.name, "partitions": _forgotten(service, principal, group_id, each)}
+                for each in body.topics
+            ]
+        }
+
+    return await service.write(deleted)
+
+
+def _forgotten(
+    service: KafkaService, principal: Principal, group_id: str, asked: Any
+) -> Sequence[Values]:
+    """Delete offsets of one topic; returns the outcome for each partition."""
+    numbers = [each.partition_index for each in asked.partitions]
+    code = ErrorCode.none
+    try:
+        topic = service.topics.readable(service.gate, principal, asked.name)
+        partitions = [partition_at(topic, number) for number in numbers]
+        if partitions:
+            consumer = CONSUMER_PREFIX + group_id
+            service.log.registry.forget_offsets(consumer, topic.uuid, partitions)
+    except FencedMember:
+        code = ErrorCode.group_subscribed_to_topic
+    except _FAILURES as error:
+        code = group_code(error)
+    return [{"partition_index": number, "error_code": code} for number in numbers]

@@ -49,7 +49,9 @@ class Api(IntEnum):
     DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
 
 
@@ -76,7 +78,9 @@ VERSIONS: Mapping[Api, tuple[int, int]] = {
     Api.DESCRIBE_CONFIGS: (1, 4),
     Api.SASL_AUTHENTICATE: (0, 2),
     Api.CREATE_PARTITIONS: (0, 3),
+    Api.DELETE_GROUPS: (0, 2),
     Api.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    Api.OFFSET_DELETE: (0, 0),
     Api.DESCRIBE_CLUSTER: (0, 1),
 }
 """The first and last version of each request; what is not here is not served."""

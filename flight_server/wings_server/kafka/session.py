@@ -58,6 +58,8 @@ _GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
     Api.SYNC_GROUP: group_requests.sync,
     Api.DESCRIBE_GROUPS: group_admin.describe_groups,
     Api.LIST_GROUPS: group_admin.list_groups,
+    Api.DELETE_GROUPS: group_admin.delete_groups,
+    Api.OFFSET_DELETE: group_admin.delete_offsets,
 }
 _LOOKS: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
     Api.OFFSET_FOR_LEADER_EPOCH: admin.leader_epochs,

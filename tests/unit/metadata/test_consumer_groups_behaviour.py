@@ -134,8 +134,11 @@ def test_a_commit_without_a_member_is_taken_once_the_group_has_none(
     keyed = metadata.create_topic("key")
     registry = metadata.opened.registry
     assert save(metadata, member("one", 1, keyed.uuid))
+    with pytest.raises(FencedMember):
+        registry.forget_offsets("group")
     assert save(metadata, removed=("one",))
     registry.commit_offsets("group", [(keyed, A, 0)])
+    registry.forget_offsets("group")
     with pytest.raises(FencedMember):
         registry.commit_offsets("group", [(keyed, A, 0)], MemberEpoch("one", 1))
 

@@ -29,6 +29,30 @@ def test_a_consumer_reads_on_where_it_committed(metadata: MetadataUnderTest) -> 
     ]
 
 
+def test_offsets_are_forgotten_by_partition_by_topic_and_all(metadata: MetadataUnderTest) -> None:
+    one, two = pushed(metadata, "key"), pushed(metadata, "key")
+    registry = metadata.registry
+    every = [(topic, partition, 1) for topic in (one, two) for partition in (A, B)]
+    for consumer in ("reader", "other"):
+        registry.commit_offsets(consumer, every)
+
+    def left(consumer: str) -> set[tuple[Topic, Partition]]:
+        found = {(each.topic, each.partition) for each in metadata.registry.get_offsets(consumer)}
+        return {(topic, part) for topic, part, _ in every if (topic.name, part) in found}
+
+    registry.forget_offsets("reader", one.uuid, [B, C])
+    assert left("reader") == {(one, A), (two, A), (two, B)}
+    registry.forget_offsets("reader", two.uuid)
+    metadata.reopen()
+    registry = metadata.registry
+    assert left("reader") == {(one, A)}
+    registry.forget_offsets("reader", two.uuid[::-1])
+    registry.forget_offsets("reader")
+    assert left("reader") == set()
+    assert len(left("other")) == len(every)
+    assert registry.list_consumers(10) == ["other"]
+
+
 def test_offsets_of_many_topics_and_of_any_text_are_committed_at_once(
     metadata: MetadataUnderTest,
 ) -> None:

@@ -328,6 +328,24 @@ class OffsetRegistry(Protocol):
         """
         ...
 
+    def forget_offsets(
+        self,
+        consumer: str,
+        topic_uuid: str | None = None,
+        partitions: Sequence[Partition] = (),
+    ) -> None:
+        """Delete offsets of a named consumer whose group has no members, in one transaction.
+
+        Args:
+            consumer: Its name; one without offsets is left as it is.
+            topic_uuid: The topic; None: all.
+            partitions: Partitions of the topic; empty: all.
+
+        Raises:
+            FencedMember: The consumer's group has members; nothing is deleted.
+        """
+        ...
+
     def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
         """Return the consumers that have an offset in a topic that exists, by name.
 

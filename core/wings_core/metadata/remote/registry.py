@@ -445,6 +445,9 @@ class RemoteRegistry(RemotePart, OffsetRegistry):
         Calls.LOOK,
         paged=Paged(BY_OFFSET, _offset_key, arrange=_in_order),
     )
+    forget_offsets = rpc(
+        "OffsetRegistryService.ForgetOffsets", OffsetRegistry.forget_offsets, Calls.ONCE
+    )
     list_consumers = rpc(
         "OffsetRegistryService.ListConsumers",
         OffsetRegistry.list_consumers,

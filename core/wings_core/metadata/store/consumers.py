@@ -1,5 +1,6 @@
 """Offsets of named consumers in a database: stored, read, and whose there are."""
 
+from collections.abc import Sequence
 from typing import LiteralString
 
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
@@ -130,6 +131,22 @@ def get_offsets(
         for tenant, namespace, topic, *offset in rows
     ]
     return sorted(offsets, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
+
+
+def forget_offsets(
+    connection: Connection, consumer: str, topic_uuid: str | None, partitions: Sequence[Partition]
+) -> None:
+    """Delete a consumer's offsets; see `OffsetRegistry.forget_offsets`."""
+    check_fence(connection, consumer, None, ())
+    chosen: LiteralString = (
+        "" if not partitions else "AND partition IN (SELECT given.partition FROM {given}) "
+    )
+    connection.execute_rows(
+        "DELETE FROM consumer_offsets WHERE consumer = %(consumer)s AND (%(uuid)s::text IS NULL "
+        "OR topic_id = (SELECT id FROM topics WHERE uuid = %(uuid)s::text)) " + chosen,
+        {"partition text": partitions},
+        {"consumer": consumer, "uuid": topic_uuid},
+    )
 
 
 def list_consumers(connection: Connection, consumers_max: int, after: str | None) -> list[str]:

@@ -186,6 +186,20 @@ class DatabaseRegistry(OffsetRegistry):
             )
         )
 
+    def forget_offsets(
+        self,
+        consumer: str,
+        topic_uuid: str | None = None,
+        partitions: Sequence[Partition] = (),
+    ) -> None:
+        """Delete a consumer's offsets; see `OffsetRegistry.forget_offsets`."""
+        check_text("the consumer's name", consumer)
+        self._database.write(
+            lambda connection: consumers.forget_offsets(
+                connection, consumer, topic_uuid, partitions
+            )
+        )
+
     def list_consumers(self, consumers_max: int, *, after: str | None = None) -> list[str]:
         """Return the named consumers; see `OffsetRegistry.list_consumers`."""
         check_text("after", after or "")

@@ -434,6 +434,20 @@ class ListConsumerOffsetsResponse(_message.Message):
     next_page_token: str
     def __init__(self, offsets: _Optional[_Iterable[_Union[ConsumerOffset, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class ForgetOffsetsRequest(_message.Message):
+    __slots__ = ("consumer", "topic_uuid", "partitions")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_UUID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    consumer: str
+    topic_uuid: str
+    partitions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, consumer: _Optional[str] = ..., topic_uuid: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ForgetOffsetsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ListConsumersRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
