@@ -41,7 +41,7 @@ from wings_core.partitions import (
     partition_value,
     partitions_of,
 )
-from wings_core.security.principal import CALLER, authorize
+from wings_core.security.principal import CALLER, Principal, authorize
 from wings_core.security.rights import Right
 from wings_core.slots import mask_of, slots_in
 from wings_server.action import Actions, Answer, Json
@@ -63,7 +63,7 @@ def _passed_on(
             try:
                 return run(log, body)
             except RunElsewhere as elsewhere:
-                return _node(log).pass_on(elsewhere, name, body)
+                return group_node(log).pass_on(elsewhere, name, body)
 
         at_holder.__doc__ = run.__doc__
         return GROUP_ACTIONS.add(name, body)(at_holder)
@@ -74,10 +74,10 @@ def _passed_on(
 @_passed_on("group-heartbeat", GroupHeartbeat)
 def heartbeat(log: ServedLog, body: GroupHeartbeat) -> Json:
     """Join a consumer group, stay in it or leave it; returns the slots that the member may read."""
-    node = _node(log)
+    node = group_node(log)
     topic_of = cache(node.topic_of)
     topics = None if body.topics is None else frozenset(topic_of(each).uuid for each in body.topics)
-    _authorize_member(node, body)
+    authorize_member(node, CALLER.get(), body.consumer, body.member, body.instance)
     owned: dict[str, int] | None = None
     if body.owned is not None:
         owned = {}
@@ -105,7 +105,7 @@ def heartbeat(log: ServedLog, body: GroupHeartbeat) -> Json:
 @_passed_on("group-describe", DescribeGroup)
 def describe_group(log: ServedLog, body: DescribeGroup) -> Json:
     """Return a consumer group's members, and offsets and lag of its partitions, page by page."""
-    node = _node(log)
+    node = group_node(log)
     members = node.coordinator.members(body.consumer)
     names = node.names_of({uuid for member in members for uuid in member.topics})
     offsets = {
@@ -201,7 +201,7 @@ _MARK = TypeAdapter(tuple[str, StrictBool | StrictInt | StrictStr | None])
 @GROUP_ACTIONS.add("group-list", ListConsumerGroups)
 def list_consumer_groups(log: ServedLog, body: ListConsumerGroups) -> Json:
     """Return the consumer groups by name, each with the number of its members and its topics."""
-    node, caller = _node(log), CALLER.get()
+    node, caller = group_node(log), CALLER.get()
     found: list[dict[str, Any]] = []
     after = body.after
     while names := log.metadata.consumer_groups.names(body.limit, after=after):
@@ -237,7 +237,7 @@ def reset_group(log: ServedLog, body: ResetGroup) -> Json:
             log.registry.commit_offsets(body.consumer, entries)
         return describe_committed(body.consumer, str(topic.name), offsets)
 
-    node = _node(log)
+    node = group_node(log)
     members = node.coordinator.members(body.consumer)
     names = node.names_of({uuid for member in members for uuid in member.topics})
     committed = {each.topic for each in log.registry.get_offsets(body.consumer)}
@@ -280,23 +280,30 @@ def looking_at_members(
         raise
 
 
-def _authorize_member(node: GroupNode, body: GroupHeartbeat) -> None:
-    """Check that the caller may read what a member, or that of its instance, has subscribed to.
+def authorize_member(
+    node: GroupNode, caller: Principal, consumer: str, member: str, instance: str | None
+) -> None:
+    """Check that a caller may read what a member, or that of its instance, has subscribed to.
 
     Raises:
         PermissionDenied: It may not.
+        RunElsewhere: Another node runs the group.
     """
-    caller = CALLER.get()
     if caller.is_operator:
         return
-    for each in node.coordinator.members(body.consumer):
-        is_instance = body.instance is not None and each.instance == body.instance
-        if each.member == body.member or is_instance:
+    for each in node.coordinator.members(consumer):
+        is_instance = instance is not None and each.instance == instance
+        if each.member == member or is_instance:
             for name in node.names_of(each.topics).values():
                 authorize(caller, Right.READ, name)
 
 
-def _node(log: ServedLog) -> GroupNode:
+def group_node(log: ServedLog) -> GroupNode:
+    """Return the consumer groups of this node.
+
+    Raises:
+        Unavailable: The server is starting.
+    """
     if log.consumer_groups is None:
         raise Unavailable("the server is starting")
     return log.consumer_groups

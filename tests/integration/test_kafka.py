@@ -279,6 +279,44 @@ def test_offsets_of_a_group_survive_a_restart(tmp_path: Path, new_topic_id: str)
                 assert (kept.partition, kept.offset) == (0, begins_at + 3)
 
 
+def test_a_commit_of_a_generation_before_a_restart_is_refused(
+    tmp_path: Path, new_topic_id: str
+) -> None:
+    def joined(connection: Connection) -> tuple[int, bytes]:
+        """Join as the only member; returns generation and id, as they are sent."""
+        connection.send(join_request("readers", new_topic_id))
+        answer = connection.receive() or b""
+        error, generation = struct.unpack_from(">hi", answer, 4)
+        assert error == 0
+        member = answer[10 + 2 + len("range") :]
+        member = member[: 2 + struct.unpack_from(">h", member)[0]]  # It leads.
+        connection.send(
+            head(14, 0) + text("readers") + struct.pack(">i", generation) + member + bytes(4)
+        )
+        assert connection.receive() is not None
+        return generation, member
+
+    def committed(connection: Connection, generation: int, member: bytes) -> int:
+        part = struct.pack(">iiqh", 1, 0, 1, -1)
+        connection.send(
+            head(8, 2) + text("readers") + struct.pack(">i", generation) + member
+            + struct.pack(">qi", -1, 1) + text(new_topic_id) + part
+        )  # fmt: skip
+        return struct.unpack(">h", (connection.receive() or b"")[-2:])[0]
+
+    with running_server(tmp_path, kafka=True) as running, connected(running.kafka) as connection:
+        rdkafka = Rdkafka(running.kafka)
+        rdkafka.create(new_topic_id)
+        rdkafka.produce(new_topic_id, [b"one"])
+        before = joined(connection)
+        assert committed(connection, *before) == 0
+    with running_server(tmp_path, kafka=True) as running, connected(running.kafka) as connection:
+        assert committed(connection, *before) == 22  # ILLEGAL_GENERATION
+        after = joined(connection)
+        assert committed(connection, *before) == 25  # UNKNOWN_MEMBER_ID
+        assert committed(connection, *after) == 0
+
+
 def test_a_fetch_waits_for_bytes_and_holds_no_thread(
     server: RunningServer, rdkafka: Rdkafka, new_topic_id: str
 ) -> None:
@@ -550,16 +588,19 @@ def produced(connection: Connection) -> tuple[int, int]:
     return struct.unpack_from(">hq", answer, 8 + 2 + length + 8)
 
 
-def raw_member(address: str, group: str, topic: str) -> Connection:
-    """Join a group, take its assignment, and stay silent."""
-    connection = connected(address)
+def join_request(group: str, topic: str) -> bytes:
+    """Return a request to join a group as a new member, with a session of 6 seconds."""
     subscription = struct.pack(">hi", 0, 1) + text(topic) + struct.pack(">i", 0)
     protocols = struct.pack(">i", 1) + text("range")
     protocols += struct.pack(">i", len(subscription)) + subscription
-    connection.send(
-        head(11, 1)
-        + text(group) + struct.pack(">ii", 6_000, 6_000) + text("") + text("consumer") + protocols
-    )  # fmt: skip
+    sessions = struct.pack(">ii", 6_000, 6_000)
+    return head(11, 1) + text(group) + sessions + text("") + text("consumer") + protocols
+
+
+def raw_member(address: str, group: str, topic: str) -> Connection:
+    """Join a group, take its assignment, and stay silent."""
+    connection = connected(address)
+    connection.send(join_request(group, topic))
     answer = connection.receive()
     assert answer is not None
     (error,) = struct.unpack_from(">h", answer, 4)

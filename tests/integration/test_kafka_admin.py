@@ -8,13 +8,13 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import (  # pyright: ignore[reportPrivateImportUsage] - documented so
+from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    ResourceType,
+    AlterConfigOpType,  # pyright: ignore[reportPrivateImportUsage] - documented so
+    ConfigEntry,  # pyright: ignore[reportPrivateImportUsage] - documented so
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - documented so
+    NewPartitions,  # pyright: ignore[reportPrivateImportUsage] - documented so
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage] - documented so
 )
 from test_kafka import LATER, Rdkafka, connected, head, poll_until, taken, text
 
@@ -24,7 +24,9 @@ from wings_server.testing import RunningServer, running_server
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # It reads its own resources the old way.
-    from kafka import TopicPartition as PythonPartition
+    from kafka import (
+        TopicPartition as PythonPartition,  # pyright: ignore[reportAttributeAccessIssue]
+    )
     from kafka.admin import ConfigResource as PythonResource
     from kafka.admin import KafkaAdminClient
 
@@ -47,7 +49,8 @@ def admin(rdkafka: Rdkafka) -> AdminClient:
 
 
 @pytest.fixture
-def python(server: RunningServer) -> Iterator[KafkaAdminClient]:
+def python(server: RunningServer) -> Iterator[Any]:
+    """An admin client of kafka-python, whose types are those of an earlier version."""
     with closing(KafkaAdminClient(bootstrap_servers=server.kafka)) as client:
         yield client
 
@@ -82,7 +85,7 @@ def altered(admin: AdminClient, topic: str, *changes: tuple[str, str | None, Any
 def test_configuration_is_described_and_altered_key_by_key(
     server: RunningServer, rdkafka: Rdkafka, admin: AdminClient, new_topic_id: str
 ) -> None:
-    rdkafka.create(new_topic_id, **{"retention.ms": "60000"})
+    rdkafka.create(new_topic_id, 1, **{"retention.ms": "60000"})
     before = configured(admin, new_topic_id)
     assert before["retention.ms"] == "60000"
     assert (before["retention.bytes"], before["cleanup.policy"]) == ("-1", "delete")
@@ -130,9 +133,7 @@ def test_partitions_are_added_and_reach_a_group(
     assert len(admin.list_topics(timeout=LATER).topics[new_topic_id].partitions) == 5
 
 
-def test_the_cluster_is_one_broker(
-    server: RunningServer, admin: AdminClient, python: KafkaAdminClient
-) -> None:
+def test_the_cluster_is_one_broker(server: RunningServer, admin: AdminClient, python: Any) -> None:
     cluster = admin.describe_cluster().result(LATER)
     (broker,) = cluster.nodes
     assert (cluster.cluster_id, f"{broker.host}:{broker.port}") == ("wings", server.kafka)
@@ -175,7 +176,7 @@ def test_groups_and_offsets_are_deleted_once_the_group_has_no_members(
     server: RunningServer,
     rdkafka: Rdkafka,
     admin: AdminClient,
-    python: KafkaAdminClient,
+    python: Any,
     new_topic_id: str,
 ) -> None:
     rdkafka.create(new_topic_id, 3)
@@ -226,12 +227,13 @@ def test_the_only_leader_epoch_ends_where_the_log_does(
 
 
 def test_kafka_python_administers(
-    server: RunningServer, rdkafka: Rdkafka, python: KafkaAdminClient, new_topic_id: str
+    server: RunningServer, rdkafka: Rdkafka, python: Any, new_topic_id: str
 ) -> None:
     rdkafka.create(new_topic_id, 1)
+    kind: Any = "TOPIC"
     python.create_partitions({new_topic_id: 3})
-    python.alter_configs([PythonResource("TOPIC", new_topic_id, {"retention.ms": "70000"})])
-    described = python.describe_configs([PythonResource("TOPIC", new_topic_id)])
+    python.alter_configs([PythonResource(kind, new_topic_id, {"retention.ms": "70000"})])
+    described = python.describe_configs([PythonResource(kind, new_topic_id)])
     assert described["topic"][new_topic_id]["retention.ms"]["value"] == "70000"
     with closing(rdkafka.consumer(new_topic_id)) as consumer:
         consumer.subscribe([new_topic_id])

@@ -84,11 +84,14 @@ def test_verifiable_programs_agree_on_each_record(server: RunningServer, new_top
         if event["name"] == "producer_send_success"
     }
     assert len(placed) == 2_000
-    ends = ["--group-id", new_topic_id, "--max-messages", "2000", "--verbose"]
-    read = run(server, "VerifiableConsumer", *topic, *ends)
-    found = {
-        (event["partition"], event["offset"]): event["value"]
-        for event in map(json.loads, read)
-        if event["name"] == "record_data"
-    }
-    assert found == placed
+    for protocol in ("classic", "consumer"):
+        group = ["--group-protocol", protocol, "--group-id", f"{new_topic_id}-{protocol}"]
+        read = run(
+            server, "VerifiableConsumer", *topic, *group, "--max-messages", "2000", "--verbose"
+        )
+        found = {
+            (event["partition"], event["offset"]): event["value"]
+            for event in map(json.loads, read)
+            if event["name"] == "record_data"
+        }
+        assert found == placed

@@ -224,8 +224,8 @@ class ConsumerGroup:
             self._retarget()
 
     def _join(self, beat: Heartbeat) -> None:
-        if not beat.topics:
-            raise InvalidArgument("a member that joins names at least one topic in `topics`")
+        if beat.topics is None:
+            raise InvalidArgument("a member that joins names its topics in `topics`")
         replaced = [
             each
             for each in self.members.values()

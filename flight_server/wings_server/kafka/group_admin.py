@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 from wings_core.errors import FencedMember, WingsError
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
+from wings_server.kafka.consumer_requests import members_of, state_of
 from wings_server.kafka.errors import KafkaError
 from wings_server.kafka.group_requests import CONSUMER_PREFIX, admit, group_code
 from wings_server.kafka.groups import Group, State
@@ -18,7 +19,9 @@ from wings_server.kafka.topics import partition_at
 LISTED_AT_ONCE = 1_000
 """Groups with offsets that one look into metadata returns."""
 
-CLASSIC = "classic"
+CLASSIC, CONSUMER = "classic", "consumer"
+"""Types of groups: those whose members assign, and those of KIP-848."""
+
 DEAD = "Dead"
 """State of a group that does not exist."""
 
@@ -62,20 +65,30 @@ def _listed(group: Group) -> Values:
 def _all(
     service: KafkaService, principal: Principal, live: Mapping[str, Values]
 ) -> Sequence[Values]:
+    stored = service.log.metadata.consumer_groups
     groups = {
-        group_id: {
-            "group_id": group_id,
-            "protocol_type": _CONSUMER_PROTOCOL,
-            "group_state": State.EMPTY.value,
-            "group_type": CLASSIC,
-        }
-        for group_id in _group_ids(service.log.registry.list_consumers)
+        each: _entry(each, CLASSIC) for each in _group_ids(service.log.registry.list_consumers)
     }
+    for group_id in _group_ids(stored.names):
+        members = stored.load(CONSUMER_PREFIX + group_id).members
+        if members:
+            groups[group_id] = _entry(group_id, CONSUMER, state_of(members))
+        elif group_id in groups:
+            groups[group_id] = _entry(group_id, CONSUMER)
     return [
         group
         for group_id, group in {**groups, **live}.items()
         if principal.is_operator or _topics_of(service, group_id, principal)
     ]
+
+
+def _entry(group_id: str, kind: str, state: str = State.EMPTY.value) -> Values:
+    return {
+        "group_id": group_id,
+        "protocol_type": _CONSUMER_PROTOCOL,
+        "group_state": state,
+        "group_type": kind,
+    }
 
 
 def _group_ids(names: Callable[..., Sequence[str]]) -> Iterator[str]:
@@ -175,6 +188,8 @@ def _check_empty(service: KafkaService, principal: Principal, group_id: str) -> 
 
 
 def _delete(service: KafkaService, principal: Principal, group_id: str) -> None:
+    if members_of(service, group_id):  # Which also ends sessions that are over.
+        raise KafkaError(ErrorCode.non_empty_group)
     registry, consumer = service.log.registry, CONSUMER_PREFIX + group_id
     names = {str(each.topic) for each in registry.get_offsets(consumer)}
     readable = _topics_of(service, group_id, principal)
@@ -191,6 +206,7 @@ async def delete_offsets(service: KafkaService, principal: Principal, request: R
     group_id = body.group_id
     try:
         _check_empty(service, principal, group_id)
+        await service.write(lambda: members_of(service, group_id))  # Ends sessions that are over.
         is_known = await service.read(lambda: bool(_topics_of(service, group_id, principal)))
         if not is_known:
             raise KafkaError(ErrorCode.group_id_not_found)

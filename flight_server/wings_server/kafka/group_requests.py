@@ -6,12 +6,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import PermissionDenied, WingsError
-from wings_core.model import CommittedOffset, Topic
+from wings_core.errors import FencedMember, PermissionDenied, WingsError
+from wings_core.model import CommittedOffset, MemberEpoch, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import SOMEWHERE, Right
+from wings_server.group_actions import looking_at_members
 from wings_server.kafka import topics
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.groups import Caller, Join, MemberIdRequired, join_error
@@ -47,6 +48,8 @@ async def join(service: KafkaService, principal: Principal, request: Request) ->
     reply = asyncio.get_running_loop().create_future()
     try:
         admit(principal)
+        if not asked.member and body.group_id:
+            await service.read(lambda: _check_classic(service, body.group_id))
         with service.groups.using(body.group_id) as (group, now):
             group.join(asked, _once(reply), now)
     except MemberIdRequired as error:
@@ -54,6 +57,12 @@ async def join(service: KafkaService, principal: Principal, request: Request) ->
     except _FAILURES as error:
         return join_error(group_code(error), asked.member)
     return await reply
+
+
+def _check_classic(service: KafkaService, group_id: str) -> None:
+    """Check that a group has no members of KIP-848."""
+    if service.log.metadata.consumer_groups.load(CONSUMER_PREFIX + group_id).members:
+        raise KafkaError(ErrorCode.inconsistent_group_protocol)
 
 
 async def sync(service: KafkaService, principal: Principal, request: Request) -> Values:
@@ -104,16 +113,15 @@ async def commit(service: KafkaService, principal: Principal, request: Request) 
     """Answer `OffsetCommit`; the offsets that can be committed are, in one transaction."""
     body = request.body
     group_id, failed = body.group_id, ErrorCode.none
+    codes: Mapping[tuple[str, int], ErrorCode] = {}
     try:
         admit(principal)
-        with service.groups.using(group_id) as (group, _):
-            group.check_commit(_caller(body))
+        member = _committing(service, group_id, _caller(body))
+        codes = await service.write(
+            lambda: _commit(service, principal, group_id, body.topics, member)
+        )
     except _FAILURES as error:
         failed = group_code(error)
-    if failed is ErrorCode.none:
-        codes = await service.write(lambda: _commit(service, principal, group_id, body.topics))
-    else:
-        codes = {}
     return {
         "topics": [
             {
@@ -131,8 +139,25 @@ async def commit(service: KafkaService, principal: Principal, request: Request) 
     }
 
 
+def _committing(service: KafkaService, group_id: str, who: Caller) -> MemberEpoch | None:
+    """Return the member of a group of KIP-848 that commits; None of others, which may commit.
+
+    Raises:
+        KafkaError: A member of a classic group may not commit.
+    """
+    if who.member and who.generation >= 0 and service.groups.get(group_id) is None:
+        return MemberEpoch(who.member, who.generation)
+    with service.groups.using(group_id) as (group, _):
+        group.check_commit(who)
+    return None
+
+
 def _commit(
-    service: KafkaService, principal: Principal, group_id: str, asked: Sequence[Any]
+    service: KafkaService,
+    principal: Principal,
+    group_id: str,
+    asked: Sequence[Any],
+    member: MemberEpoch | None,
 ) -> Mapping[tuple[str, int], ErrorCode]:
     """Commit offsets; returns the error of each that is not committed."""
     offsets: list[tuple[Topic, Partition, int]] = []
@@ -155,11 +180,25 @@ def _commit(
             except _FAILURES as error:
                 codes[key] = group_code(error)
     if offsets:
+        consumer = CONSUMER_PREFIX + group_id
         try:
-            service.log.registry.commit_offsets(CONSUMER_PREFIX + group_id, offsets, notes=notes)
+            with looking_at_members(service.log, consumer, member):
+                service.log.registry.commit_offsets(consumer, offsets, member, notes)
         except WingsError as error:
-            codes.update(dict.fromkeys(valid, group_code(error)))
+            code = group_code(error)
+            if member is not None and isinstance(error, FencedMember):
+                code = _fenced(service, consumer, member)
+            codes.update(dict.fromkeys(valid, code))
     return codes
+
+
+def _fenced(service: KafkaService, consumer: str, member: MemberEpoch) -> ErrorCode:
+    """Return why a member may not commit."""
+    group = service.log.metadata.consumer_groups.load(consumer)
+    if any(each.member == member.member for each in group.members):
+        return ErrorCode.stale_member_epoch
+    # A classic group has members no more, or not since the server was started.
+    return ErrorCode.unknown_member_id if group.epoch else ErrorCode.illegal_generation
 
 
 async def fetch(service: KafkaService, principal: Principal, request: Request) -> Values:

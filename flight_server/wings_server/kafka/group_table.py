@@ -5,8 +5,11 @@ join again after a restart, and read on where they committed.
 """
 
 import asyncio
+import math
+from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
@@ -17,12 +20,46 @@ GROUPS_MAX = 10_000
 """Most groups with members."""
 
 
+SUBSCRIPTIONS_MAX = 100_000
+"""Most subscriptions that are kept; the oldest are forgotten."""
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """What a member of a group of KIP-848 subscribes to, by Kafka's names and a pattern."""
+
+    names: frozenset[str] = frozenset()
+    pattern: str = ""
+    """Pattern of RE2 for whole names; empty for none."""
+    topics: frozenset[str] = frozenset()
+    """UUIDs of the topics that there were at `looked_at`."""
+    looked_at: float = -math.inf
+    """When they were looked for, on the monotonic clock."""
+
+
 class GroupTable:
-    """Groups by their ids; one without members is forgotten."""
+    """Groups by their ids; one without members is forgotten.
+
+    Beside them it keeps what members of groups of KIP-848 subscribe to; the rest of those is the
+    log's.
+    """
 
     def __init__(self) -> None:
+        self._subscriptions: OrderedDict[tuple[str, str], Subscription] = OrderedDict()
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def subscription(self, key: tuple[str, str]) -> Subscription | None:
+        """Return the subscription of a member, named by its group and its id; None: not known."""
+        return self._subscriptions.get(key)
+
+    def subscribe(self, key: tuple[str, str], subscription: Subscription | None) -> None:
+        """Keep the subscription of a member; None: forget it."""
+        self._subscriptions.pop(key, None)
+        if subscription is not None:
+            self._subscriptions[key] = subscription
+            if len(self._subscriptions) > SUBSCRIPTIONS_MAX:
+                self._subscriptions.popitem(last=False)
 
     def __iter__(self) -> Iterator[Group]:
         """Yield the groups that have members, or are about to."""

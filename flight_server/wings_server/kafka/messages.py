@@ -53,6 +53,8 @@ class Api(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
 
 VERSIONS: Mapping[Api, tuple[int, int]] = {
@@ -82,6 +84,8 @@ VERSIONS: Mapping[Api, tuple[int, int]] = {
     Api.INCREMENTAL_ALTER_CONFIGS: (0, 1),
     Api.OFFSET_DELETE: (0, 0),
     Api.DESCRIBE_CLUSTER: (0, 1),
+    Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),
+    Api.CONSUMER_GROUP_DESCRIBE: (0, 1),
 }
 """The first and last version of each request; what is not here is not served."""
 

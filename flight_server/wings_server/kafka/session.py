@@ -15,6 +15,7 @@ from wings_server.flight.boundary import ClientGone
 from wings_server.kafka import (
     admin,
     configs,
+    consumer_requests,
     fetch,
     group_admin,
     group_requests,
@@ -60,6 +61,8 @@ _GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
     Api.LIST_GROUPS: group_admin.list_groups,
     Api.DELETE_GROUPS: group_admin.delete_groups,
     Api.OFFSET_DELETE: group_admin.delete_offsets,
+    Api.CONSUMER_GROUP_HEARTBEAT: consumer_requests.heartbeat,
+    Api.CONSUMER_GROUP_DESCRIBE: consumer_requests.describe,
 }
 _LOOKS: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
     Api.OFFSET_FOR_LEADER_EPOCH: admin.leader_epochs,

@@ -8,7 +8,7 @@ import pytest
 from wings_core.consumer_groups.assignment import TopicSlots
 from wings_core.consumer_groups.coordinator import LEASE_SECONDS, GroupCoordinator, RunElsewhere
 from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat
-from wings_core.errors import Unavailable
+from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 
 TOPIC = "t" * 32
@@ -71,6 +71,18 @@ def test_a_change_that_is_half_made_as_metadata_is_away_leaves_nothing(
     assert [member.member for member in coordinator.members("g")] == ["a", "b"]
     world.time += 7
     assert coordinator.members("g") == [], "each has a session that ends"
+
+
+def test_a_member_may_join_before_there_is_a_topic_for_it(
+    metadata: SqliteMetadata, world: World
+) -> None:
+    coordinator = world.coordinator(metadata, "one")
+    with pytest.raises(InvalidArgument):
+        coordinator.heartbeat("g", Heartbeat("a", JOIN))
+    beat = coordinator.heartbeat("g", Heartbeat("a", JOIN, frozenset())).beat
+    assert not beat.assignment
+    beat = coordinator.heartbeat("g", Heartbeat("a", beat.epoch, frozenset({TOPIC}))).beat
+    assert beat.assignment == {TOPIC: 0b1111}
 
 
 def test_the_lease_of_groups_without_members_is_let_go(

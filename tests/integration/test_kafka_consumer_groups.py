@@ -1,0 +1,186 @@
+"""Groups of KIP-848 by Kafka's own clients, unmodified: librdkafka's `group.protocol=consumer`."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import pyarrow.flight as flight
+import pytest
+from confluent_kafka.admin import AdminClient
+from flight_calls import act
+from test_kafka import Rdkafka, poll_until, taken
+from test_kafka_admin import only, refusal
+
+import wings_client
+from wings_server.testing import RunningServer, running_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server that serves Kafka's protocol too."""
+    with running_server(kafka=True) as running:
+        yield running
+
+
+class NextGeneration(Rdkafka):
+    """Clients of librdkafka whose consumers are members of groups of KIP-848."""
+
+    def consumer(self, group: str = "anyone", **config: Any) -> ck.Consumer:
+        return super().consumer(group, **{"group.protocol": "consumer", **config})
+
+
+@pytest.fixture
+def rdkafka(server: RunningServer) -> NextGeneration:
+    return NextGeneration(server.kafka)
+
+
+def owned(consumer: ck.Consumer) -> set[int]:
+    return {each.partition for each in consumer.assignment()}
+
+
+def test_members_share_partitions_and_read_on_for_each_other(
+    server: RunningServer, rdkafka: NextGeneration, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 4)
+    rdkafka.produce(new_topic_id, [{"value": b"%d" % n, "partition": n % 4} for n in range(40)])
+    first, second = (rdkafka.consumer(new_topic_id) for _ in range(2))
+    first.subscribe([new_topic_id])
+    taken(first, 40)
+    second.subscribe([new_topic_id])
+    poll_until(lambda: len(owned(first)) == len(owned(second)) == 2, first, second)
+    assert owned(first) | owned(second) == {0, 1, 2, 3}
+    with wings_client.connect(server.flight) as client:
+        group = client.consumer_group(f"kafka:{new_topic_id}")
+        assert len(group.members) == 2
+    given_up = owned(first)
+    offsets = [ck.TopicPartition(new_topic_id, number, 7) for number in given_up]
+    first.commit(offsets=offsets, asynchronous=False)
+    first.close()
+    poll_until(lambda: len(owned(second)) == 4, second)
+    committed = {each.partition: each.offset for each in second.committed(second.assignment())}
+    assert {number: committed[number] for number in given_up} == dict.fromkeys(given_up, 7)
+    second.close()
+
+
+class WingsMember:
+    """A member of a group by Wings's own heartbeats."""
+
+    def __init__(self, address: str, group: str, topic: str) -> None:
+        self._client = flight.connect(address)
+        self._named = {"consumer": f"kafka:{group}", "member": "ours"}
+        self._topic = topic
+        self._epoch = 0
+        self.slots: list[int] = []
+
+    def beat(self) -> None:
+        joins = {"topics": [self._topic]} if self._epoch == 0 else {}
+        owned = [{"topic": self._topic, "slots": self.slots}] if self.slots else []
+        said = {"member_epoch": self._epoch, "owned": owned, **joins}
+        answer = act(self._client, "group-heartbeat", **self._named, **said)
+        self._epoch = answer["member_epoch"]
+        if answer["assignment"] is not None:
+            self.slots = [slot for each in answer["assignment"] for slot in each["slots"]]
+
+    def leave(self) -> None:
+        act(self._client, "group-heartbeat", **self._named, member_epoch=-1)
+        self._client.close()
+
+
+def test_a_member_of_wings_and_one_of_kafka_share_a_group(
+    server: RunningServer, rdkafka: NextGeneration, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 4)
+    with closing(rdkafka.consumer(new_topic_id)) as theirs:
+        theirs.subscribe([new_topic_id])
+        poll_until(lambda: len(owned(theirs)) == 4, theirs)
+        ours = WingsMember(server.flight, new_topic_id, new_topic_id)
+
+        def shared() -> bool:
+            ours.beat()
+            return owned(theirs) | set(ours.slots) == {0, 1, 2, 3} and len(owned(theirs)) == 2
+
+        poll_until(shared, theirs)
+        assert len(ours.slots) == 2
+        ours.leave()
+        poll_until(lambda: len(owned(theirs)) == 4, theirs)
+
+
+def test_a_commit_of_a_member_that_does_not_hold_the_partition_is_fenced(
+    rdkafka: NextGeneration, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 2)
+    rdkafka.produce(new_topic_id, [{"value": b"v", "partition": n} for n in range(2)])
+    first, second = (rdkafka.consumer(new_topic_id) for _ in range(2))
+    for consumer in (first, second):
+        consumer.subscribe([new_topic_id])
+    poll_until(lambda: len(owned(first)) == len(owned(second)) == 1, first, second)
+    (theirs,) = owned(second)
+    with pytest.raises(ck.KafkaException) as error:
+        first.commit(offsets=[ck.TopicPartition(new_topic_id, theirs, 1)], asynchronous=False)
+    assert error.value.args[0].code() == ck.KafkaError.STALE_MEMBER_EPOCH
+    with closing(Rdkafka.consumer(rdkafka, new_topic_id)) as alone:
+        with pytest.raises(ck.KafkaException) as error:
+            alone.commit(offsets=[ck.TopicPartition(new_topic_id, 0, 1)], asynchronous=False)
+        assert error.value.args[0].code() == ck.KafkaError.UNKNOWN_MEMBER_ID
+    first.close()
+    second.close()
+
+
+def test_patterns_and_names_to_come_are_subscribed_to(
+    rdkafka: NextGeneration, new_topic_id: str
+) -> None:
+    missing, matching = f"{new_topic_id}-missing", f"{new_topic_id}-matching"
+    with (
+        closing(rdkafka.consumer(f"{new_topic_id}-one")) as one,
+        closing(rdkafka.consumer(f"{new_topic_id}-two")) as two,
+    ):
+        one.subscribe([missing])
+        two.subscribe([f"^{new_topic_id}-mat.*"])
+        one.poll(0.1)
+        two.poll(0.1)
+        rdkafka.create(missing, 2)
+        rdkafka.create(matching, 3)
+        poll_until(lambda: owned(one) == {0, 1} and owned(two) == {0, 1, 2}, one, two)
+
+
+def test_a_group_is_listed_and_deleted_once_its_members_have_left(
+    rdkafka: NextGeneration, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 1)
+    rdkafka.produce(new_topic_id, [b"one"])
+    admin = AdminClient(rdkafka.config)
+
+    def listed() -> dict[str, tuple[str, str]]:
+        found = admin.list_consumer_groups().result(60).valid
+        return {each.group_id: (each.state.name, each.type.name) for each in found}
+
+    with closing(rdkafka.consumer(new_topic_id)) as consumer:
+        consumer.subscribe([new_topic_id])
+        message = taken(consumer, 1)[0]
+        consumer.commit(message=message, asynchronous=False)
+        assert listed()[new_topic_id] == ("STABLE", "CONSUMER")
+        assert refusal(admin.delete_consumer_groups([new_topic_id])) == (
+            ck.KafkaError.NON_EMPTY_GROUP
+        )
+    assert listed()[new_topic_id] == ("EMPTY", "CONSUMER")
+    only(admin.delete_consumer_groups([new_topic_id]))
+    assert new_topic_id not in listed()
+
+
+def test_a_group_reads_on_after_a_restart(tmp_path: Path, new_topic_id: str) -> None:
+    with running_server(tmp_path, kafka=True) as running:
+        rdkafka = NextGeneration(running.kafka)
+        rdkafka.create(new_topic_id)
+        rdkafka.produce(new_topic_id, [b"%d" % number for number in range(6)])
+        with closing(rdkafka.consumer("readers")) as consumer:
+            consumer.subscribe([new_topic_id])
+            found = taken(consumer, 3)
+            consumer.commit(message=found[-1], asynchronous=False)
+    with (
+        running_server(tmp_path, kafka=True) as running,
+        closing(NextGeneration(running.kafka).consumer("readers")) as consumer,
+    ):
+        consumer.subscribe([new_topic_id])
+        assert [each.offset() for each in taken(consumer, 3)] == [3, 4, 5]
