@@ -15,6 +15,9 @@ import typer
 from wings_client._access import Access
 from wings_core.errors import InvalidArgument
 
+PANEL = "Connection"
+"""The panel of these options, and of `--endpoint`, in the help."""
+
 _given: dict[str, str] = {}
 """Options of the running command; a process runs one at a time."""
 
@@ -31,6 +34,7 @@ def _file(name: str, variable: str, text: str) -> Any:
         f"--{name}",
         metavar="FILE",
         help=text,
+        rich_help_panel=PANEL,
         envvar=variable,
         expose_value=False,
         callback=_keep,
@@ -64,7 +68,10 @@ def add_access_options(command: Any) -> None:
     """Add the options to a command with an `--endpoint`, or to those of a group."""
     for child in getattr(command, "commands", {}).values():
         add_access_options(child)
-    if any("--endpoint" in option.opts for option in command.params):
+    endpoints = [option for option in command.params if "--endpoint" in option.opts]
+    for option in endpoints:
+        option.rich_help_panel = PANEL
+    if endpoints:
         app = typer.Typer(add_completion=False)
         app.command()(_template)
         template: Any = typer.main.get_command(app)

@@ -57,6 +57,7 @@ class PluginGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
         self._lists = True
+        _shape(ctx, self)
         super().format_help(ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -83,6 +84,7 @@ class PluginGroup(TyperGroup):
                 return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
             else:
                 command = _load(entry_point)
+                _shape(ctx, command)
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
             sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
             return None
@@ -127,6 +129,16 @@ def _load(entry_point: EntryPoint) -> Any:
     command.name = entry_point.name
     add_access_options(command)
     return command
+
+
+def _shape(context: Any, command: Any) -> None:
+    """Have the help show flags without a type."""
+    for child in getattr(command, "commands", {}).values():
+        _shape(context, child)
+    help_option = None if context is None else command.get_help_option(context)
+    for option in (*command.params, *filter(None, [help_option])):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
 
 
 def _not_installed(name: str, module: str) -> Any:

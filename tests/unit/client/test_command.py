@@ -349,6 +349,14 @@ def test_help_says_of_each_command_what_its_own_help_does() -> None:
         assert listed.panel in PANELS
 
 
+def test_help_shows_flags_without_a_type_and_the_connection_apart() -> None:
+    shown = wings("fetch", "--help").stdout
+    options, connection = shown.partition("Options ─")[2].split("Connection ─")
+    assert "<bool>" not in shown + wings("topic", "list", "--help").stdout + wings("--help").stdout
+    assert ("--system-columns" in options, "--endpoint" in options) == (True, False)
+    assert all(f"--{each} " in connection for each in ("endpoint", "token-file", "tls-ca"))
+
+
 def test_help_imports_neither_arrow_nor_what_commands_need() -> None:
     code = """
         import sys
