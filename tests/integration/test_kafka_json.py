@@ -13,7 +13,8 @@ from aiokafka.record._crecords import (  # pyright: ignore[reportMissingTypeStub
     DefaultRecordBatchBuilder,
 )
 from confluent_kafka.admin import AdminClient
-from test_kafka import LATER, Rdkafka, connected, head, text
+from flight_calls import act
+from test_kafka import LATER, Rdkafka, connected, head, taken, text
 
 import wings_client
 from wings_server.kafka.messages import Api
@@ -109,6 +110,35 @@ def test_many_rows_are_fetched_in_parts(
              "message.max.bytes": 50_000}  # fmt: skip
     found = values_of(rdkafka.consume(new_topic_id, 50_000, **small))
     assert [each["n"] for each in found] == list(range(50_000))
+
+
+def test_members_of_the_new_groups_read_a_topic_without_a_key(
+    rdkafka: Rdkafka, client: wings_client.Client, new_topic_id: str
+) -> None:
+    client.create_topic(new_topic_id, pa.schema([("n", pa.int64())]))
+    client.push(new_topic_id, pa.record_batch({"n": [1, 2]}))
+    config = {**rdkafka.config, "group.id": new_topic_id, "group.protocol": "consumer"}
+    with closing(ck.Consumer({**config, "auto.offset.reset": "earliest"})) as consumer:
+        consumer.subscribe([new_topic_id])
+        assert values_of(taken(consumer, 2)) == [{"n": 1}, {"n": 2}]
+        assert [each.partition for each in consumer.assignment()] == [0]
+
+
+def test_a_waiting_consumer_reads_on_at_a_new_schema(
+    server: RunningServer, rdkafka: Rdkafka, client: wings_client.Client, new_topic_id: str
+) -> None:
+    client.create_topic(new_topic_id, pa.schema([("n", pa.int32())]))
+    long: dict[str, Any] = {"fetch.wait.max.ms": 60_000}
+    with closing(rdkafka.consumer(**long)) as consumer:
+        consumer.assign([ck.TopicPartition(new_topic_id, 0, 0)])
+        consumer.poll(0)
+        server.wait_for_waiting(1)
+        schema = pa.schema([("n", pa.int64())])
+        with server.client() as flight:
+            act(flight, "alter-topic", topic=new_topic_id,
+                schema={"widen": [{"name": "n", "type": "int64"}]})  # fmt: skip
+        client.push(new_topic_id, pa.record_batch({"n": [1 << 40]}, schema=schema))
+        assert values_of(taken(consumer, 1)) == [{"n": 1 << 40}]
 
 
 def test_a_topic_with_another_key_is_not_listed(

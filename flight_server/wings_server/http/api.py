@@ -56,12 +56,13 @@ from wings_server.http.bodies import (
 )
 from wings_server.http.documentation import described
 from wings_server.http.envelope import parse_push
-from wings_server.http.fetch import Answer, Poll
+from wings_server.http.fetch import Answer, HttpFetch
 from wings_server.http.push import push, push_answer
 from wings_server.http.service import HttpService
 from wings_server.http.share import AcquirePoll
 from wings_server.http.sql import SqlAnswer, SqlEndpoint
 from wings_server.http.wire import Body, JsonAnswer
+from wings_server.shared_reads import answer_of
 
 _BAD = HTTPStatus.BAD_REQUEST
 _NOT_FOUND = HTTPStatus.NOT_FOUND
@@ -132,26 +133,15 @@ class _Api:
             poll, answer = await service.read(partial(_begin, service, asked, deadline))
             del asked
             if answer is None:
-                answer = await self._wait(poll, request)
+                waiting = service.waiting.one(request.receive, principal_of(request))
+                with waiting as wake:
+                    answer = await answer_of(poll, wake, service.read)
             service.metrics.delivered("http", answer.messages, len(answer.body))
             for topic, rows, size in answer.topics:
                 service.metrics.traffic.delivered(topic, rows, size)
             for code in answer.errors:
                 service.metrics.failed("http", code)
             return JsonAnswer(answer.body, service.answers)
-
-    async def _wait(self, poll: Poll, request: Request) -> Answer:
-        """Wait for enough messages or the deadline; holds no thread meanwhile."""
-        service = self._service
-        waiting = service.waiting.one(request.receive, principal_of(request))
-        with waiting as wake, ExitStack() as watch:
-            # Entered on a reader's thread, as it reads the log.
-            await service.read(lambda: watch.enter_context(poll.watch(wake.notify)))
-            while True:
-                await wake.wait(poll.deadline)
-                answer = await service.read(poll.advance)
-                if answer is not None:
-                    return answer
 
     async def push(self, request: Request) -> Response:
         """Commit batches independently and in order; the response has a result for each."""
@@ -219,8 +209,8 @@ class _Api:
 
 def _begin(
     service: HttpService, asked: FetchRequest, deadline: Deadline
-) -> tuple[Poll, Answer | None]:
-    poll = Poll(service.log, service.fetcher, asked, deadline)
+) -> tuple[HttpFetch, Answer | None]:
+    poll = HttpFetch(service.log, service.fetcher, asked, deadline)
     return poll, poll.advance()
 
 

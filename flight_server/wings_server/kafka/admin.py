@@ -56,7 +56,7 @@ def _raise_partitions(
 ) -> None:
     full_name = service.topics.wings_name(asked.name)
     authorize(principal, Right.ADMIN, str(full_name))
-    known = service.topics.find(asked.name).slots
+    known = topics.partition_count(service.topics.find(asked.name))
     if asked.count <= known:
         raise KafkaError(ErrorCode.invalid_partitions, f"the topic has {known} partitions")
     if asked.assignments is not None and len(asked.assignments) != asked.count - known:

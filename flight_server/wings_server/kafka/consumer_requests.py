@@ -28,6 +28,7 @@ from wings_server.kafka.group_requests import CONSUMER_PREFIX, admit, group_code
 from wings_server.kafka.group_table import Subscription
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
+from wings_server.kafka.topics import partition_count
 
 LEAVE_FOR_A_WHILE = -2
 """Epoch by which a static member stops: its place is kept for its session."""
@@ -156,7 +157,9 @@ def _owned(service: KafkaService, given: Iterable[Any] | None) -> Mapping[str, i
     for each in given:
         with suppress(KafkaError):
             topic = service.topics.find_id(each.topic_id)
-            owned[topic.uuid] = mask_of(n for n in each.partitions if 0 <= n < topic.slots)
+            owned[topic.uuid] = mask_of(
+                n for n in each.partitions if 0 <= n < partition_count(topic)
+            )
     return owned
 
 

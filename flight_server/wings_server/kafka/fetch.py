@@ -1,14 +1,11 @@
 """`Fetch`: one read of many partitions within bounds of bytes, which waits without a thread.
 
-    open ─▶ read the topics in turn, a share of each partition ─▶ too few: wait ─▶ read ─▶ answer
-
-As `http.fetch`, but counted in bytes of record batches, which are encoded as they are read.
+Counted in bytes of record batches, which are encoded as they are read.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -18,9 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import OffsetOutOfRange, WingsError
-from wings_core.fetch.chunks import FetchedChunk
 from wings_core.fetch.cursors import PartitionCursor
-from wings_core.fetch.fetcher import UNLIMITED, Read
+from wings_core.fetch.fetcher import UNLIMITED
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.model import Topic
@@ -33,6 +29,7 @@ from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import encode, records_of, sizes_of
 from wings_server.kafka.service import KafkaService
+from wings_server.shared_reads import Entry, SharedRead, TopicEntries, answer_of
 from wings_server.waiting import WaitingCall
 
 TOPIC_IDS_FROM = 13
@@ -43,44 +40,17 @@ _WITH_TIMES = ReadOptions(system_columns=True)
 WaitsOf = Callable[[WaitingCall], None]
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """One partition of a request, and the batches read of it so far."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Asked(Entry):
+    """One partition of a request; its batches are encoded."""
 
     asked: Any
-    cursor: PartitionCursor | None = None
-    """None if it cannot be read at all."""
     topic: Topic | None = None
-    batches: list[bytearray] = field(default_factory=list[bytearray])
-    bytes: int = 0
     rows: int = 0
-    is_paused: bool = False
-    """True once it has its share of the response's bytes, and perhaps more rows."""
-    share: int = 0
-    """The share that it was read with last."""
-    error: Exception | None = None
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there may be more of it now."""
-        cursor = self.cursor
-        return cursor is not None and (self.is_paused or cursor.offset < cursor.stop)
 
     def bytes_max(self, share: int) -> int:
         """Return the most bytes of it, given its share of the response."""
         return min(share, self.asked.partition_max_bytes)
-
-    def pause(self, offset: int, share: int) -> None:
-        """Read no more of it at this share, and go on at an offset."""
-        assert self.cursor is not None
-        self.is_paused, self.share = True, share
-        self.cursor.offset = self.cursor.stop = offset
-
-    def resume(self, read: Read) -> None:
-        """Read on, as its share of the bytes has grown."""
-        assert self.cursor is not None
-        self.is_paused = False
-        read.rotation.extend(self.cursor, self.cursor.log_end)
 
     def values(self) -> Values:
         """Return its part of the response."""
@@ -99,16 +69,8 @@ class _Entry:
         }
 
 
-@dataclass(slots=True, eq=False)
-class _TopicRead:
-    """The partitions of one topic, which are read together."""
-
-    read: Read
-    entries: dict[Partition, _Entry]
-
-
-class Poll:
-    """One fetch. Its methods block for reads alone, and may run on any thread, one at a time.
+class KafkaFetch(SharedRead[_Asked, bytes]):
+    """One fetch; see `SharedRead`.
 
     Args:
         service: The service.
@@ -120,131 +82,63 @@ class Poll:
     def __init__(
         self, service: KafkaService, principal: Principal, request: Request, deadline: Deadline
     ) -> None:
-        body = request.body
-        self.deadline = deadline
+        body, log = request.body, service.log
+        bytes_max = max(1, min(body.max_bytes, log.limits.http_bytes_max))
+        state = FetchState(deadline, UNLIMITED, UNLIMITED)
+        super().__init__(log, service.fetcher, state, bytes_max)
         self._service = service
-        self._fetcher = service.fetcher
+        self._principal = principal
         self._request = request
-        self._bytes = 0
-        self._bytes_min = body.min_bytes
-        self._bytes_max = max(1, min(body.max_bytes, service.log.limits.http_bytes_max))
-        self._named: list[tuple[Any, list[_Entry]]] = []
-        self._reads: list[_TopicRead] = []
-        self._state = FetchState(deadline, UNLIMITED, UNLIMITED)
+        self._named: list[tuple[Any, list[_Asked]]] = []
         for each in body.topics:
-            entries = [_Entry(part) for part in each.partitions]
+            entries = [_Asked(asked=part, offset=part.fetch_offset) for part in each.partitions]
             self._named.append((each, entries))
-            self._open(principal, each, entries)
+            self._entries += entries
+            self._find(each, entries)
 
-    def _open(self, principal: Principal, named: Any, entries: Sequence[_Entry]) -> None:
+    def _find(self, named: Any, entries: Sequence[_Asked]) -> None:
         """Find a topic and where its partitions stand."""
-        service, of_partition = self._service, dict[Partition, _Entry]()
+        found: dict[Partition, _Asked] = {}
         topic: Topic | None = None
         for entry in entries:
             try:
                 if topic is None:
-                    topic = self._found(principal, named)
+                    topic = self._topic_of(named)
                 partition = topics.partition_at(topic, entry.asked.partition)
-                if partition in of_partition or entry.asked.fetch_offset < 0:
+                if partition in found or entry.offset < 0:
                     raise KafkaError(ErrorCode.offset_out_of_range, "no offset, or named twice")
                 entry.topic = topic
-                entry.cursor = PartitionCursor(partition, entry.asked.fetch_offset)
-                of_partition[partition] = entry
+                entry.cursor = PartitionCursor(partition, entry.offset)
+                found[partition] = entry
             except (KafkaError, WingsError) as error:
                 entry.error = error
-                service.metrics.failed("kafka", code_of(error).name)
-        if topic is not None and of_partition:
-            cursors = [each.cursor for each in of_partition.values() if each.cursor is not None]
-            selection = Selection.of(topic, _WITH_TIMES) if topics.is_json(topic) else None
-            read = Read.of(topic, cursors, selection)
-            read.failures = {}
-            read.counted = len(cursors)
-            self._reads.append(_TopicRead(read, of_partition))
+        if topic is not None:
+            self._open(topic, list(found.values()))
 
-    def _found(self, principal: Principal, named: Any) -> Topic:
+    def _topic_of(self, named: Any) -> Topic:
         service = self._service
         if self._request.head.version < TOPIC_IDS_FROM:
-            return service.topics.readable(service.gate, principal, named.topic)
+            return service.topics.readable(service.gate, self._principal, named.topic)
         topic = service.topics.find_id(named.topic_id)
-        service.gate.allow(principal, "read", str(topic.name))
+        service.gate.allow(self._principal, "read", str(topic.name))
         return topic
 
-    def advance(self) -> bytes | None:
-        """Read what is committed; return the response, or None where the caller is to wait."""
-        for each in self._reads:
-            self._fetcher.hear(each.read)
-        self._read()
-        is_done = (
-            self._bytes >= self._bytes_min
-            or self.deadline.passed
-            or any(entry.error is not None or entry.is_paused for entry in self._entries)
-            or not self._reads
-        )
-        return self._response() if is_done else None
-
-    def watch(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call back on commits that are worth another `advance`; see `Fetcher.watch`."""
-        return self._fetcher.watch([each.read for each in self._reads], callback)
+    def _selection(self, topic: Topic) -> Selection | None:
+        return Selection.of(topic, _WITH_TIMES) if topics.is_json(topic) else None
 
     @property
-    def _entries(self) -> Iterator[_Entry]:
-        return (entry for _, entries in self._named for entry in entries)
+    def _is_enough(self) -> bool:
+        is_refused = any(entry.error is not None for entry in self._entries)
+        return is_refused or self._bytes >= self._request.body.min_bytes
 
-    def _read(self) -> None:
-        """Read a slice of each partition at a time, up to its share of the bytes."""
-        while self._bytes < self._bytes_max:
-            live = [entry for entry in self._entries if entry.has_rows]
-            share = self._bytes_max // max(1, len(live))
-            for each in self._reads:
-                for entry in each.entries.values():
-                    if entry.is_paused and entry.bytes_max(share) > entry.bytes_max(entry.share):
-                        entry.resume(each.read)
-            ready = [each for each in self._reads if each.read.rotation.ready]
-            if not ready:
-                return
-            for each in ready:
-                self._turn(each, share)
-
-    def _turn(self, some: _TopicRead, share: int) -> None:
-        """Read a slice of the partitions of a topic, until one of them has its share."""
-        read = some.read
-        assert read.failures is not None
-        try:
-            with closing(self._fetcher.turn(read, self._state)) as chunks:
-                for chunk in chunks:
-                    if self._keep(some, chunk, share):
-                        break
-        except WingsError as error:
-            self._reads.remove(some)
-            for partition in some.entries:
-                read.failures.setdefault(partition, error)
-        for partition, entry in some.entries.items():
+    def _turn(self, some: TopicEntries[_Asked], share: int) -> None:
+        super()._turn(some, share)
+        for entry in some.of.values():
             cursor = entry.cursor
-            error: Exception | None = read.failures.get(partition)
             if cursor is not None and cursor.stop == cursor.offset > cursor.log_end:
-                error = KafkaError(ErrorCode.offset_out_of_range)
-            # What was read before an error is delivered first.
-            if error is not None and entry.error is None and not entry.batches:
-                entry.error = error
-                self._service.metrics.failed("kafka", code_of(error).name)
+                entry.error = KafkaError(ErrorCode.offset_out_of_range)
 
-    def _keep(self, some: _TopicRead, chunk: FetchedChunk, share: int) -> bool:
-        """Encode rows for the response; returns whether a partition has its share of the bytes."""
-        at, is_paused = 0, False
-        for partition, start_offset, _, count in chunk.ranges:
-            entry = some.entries[partition]
-            rows = chunk.batch.slice(at, count)
-            kept = self._keep_rows(entry, rows, start_offset, share)
-            at += count
-            if kept < count:
-                assert entry.cursor is not None
-                entry.pause(start_offset + kept, share)
-            elif entry.bytes >= entry.bytes_max(share) and entry.has_rows:
-                entry.pause(start_offset + count, share)
-            is_paused |= entry.is_paused
-        return is_paused
-
-    def _keep_rows(self, entry: _Entry, rows: pa.RecordBatch, offset: int, share: int) -> int:
+    def _keep(self, entry: _Asked, rows: pa.RecordBatch, offset: int, share: int) -> int:
         """Encode as many rows as fit; returns how many."""
         assert entry.topic is not None
         is_json = topics.is_json(entry.topic)
@@ -256,7 +150,7 @@ class Poll:
                 break
         return kept
 
-    def _keep_records(self, entry: _Entry, found: Records, offset: int, share: int) -> int:
+    def _keep_records(self, entry: _Asked, found: Records, offset: int, share: int) -> int:
         """Encode as many records as fit; returns how many.
 
         One fits in any case if the response is empty, and if the partition has none yet as long as
@@ -276,7 +170,7 @@ class Poll:
             self._bytes += len(batch)
         return kept
 
-    def _response(self) -> bytes:
+    def _answer(self) -> bytes:
         responses: list[Values] = []
         rows = 0
         for named, entries in self._named:
@@ -285,6 +179,8 @@ class Poll:
             responses.append({key: name, "partitions": [entry.values() for entry in entries]})
             for entry in entries:
                 rows += entry.rows
+                if entry.error is not None:
+                    self._service.metrics.failed("kafka", code_of(entry.error).name)
                 if entry.topic is not None and entry.rows:
                     traffic = self._service.metrics.traffic
                     traffic.delivered(entry.topic.name, entry.rows, entry.bytes)
@@ -309,18 +205,13 @@ async def fetch(
     poll, answer = await service.read(partial(_begin, service, principal, request, deadline))
     if answer is not None:
         return answer
-    with service.waiting.one(None, principal) as wake, ExitStack() as watch:
+    with service.waiting.one(None, principal) as wake:
         waits(wake)
-        await service.read(lambda: watch.enter_context(poll.watch(wake.notify)))
-        while True:
-            await wake.wait(deadline)
-            answer = await service.read(poll.advance)
-            if answer is not None:
-                return answer
+        return await answer_of(poll, wake, service.read)
 
 
 def _begin(
     service: KafkaService, principal: Principal, request: Request, deadline: Deadline
-) -> tuple[Poll, bytes | None]:
-    poll = Poll(service, principal, request, deadline)
+) -> tuple[KafkaFetch, bytes | None]:
+    poll = KafkaFetch(service, principal, request, deadline)
     return poll, poll.advance()

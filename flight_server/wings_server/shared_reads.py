@@ -1,0 +1,264 @@
+"""One read of many partitions, within one budget of bytes, which waits without a thread.
+
+    open ─▶ read the topics in turn, a share of each partition ─▶ too few: wait ─▶ read ─▶ answer
+
+All but the wait runs on a few threads; a waiting read holds none of them.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+import pyarrow as pa
+
+from wings_core.errors import SchemaMismatch, WingsError
+from wings_core.fetch.chunks import FetchedChunk
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Fetcher, Read
+from wings_core.fetch.selection import Selection
+from wings_core.fetch.state import FetchState
+from wings_core.log import Log
+from wings_core.model import Topic
+from wings_core.partitions import Partition
+from wings_server.waiting import WaitingCall
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Entry:
+    """One partition of a request, and what was read of it so far."""
+
+    offset: int
+    """The offset of the request."""
+    cursor: PartitionCursor | None = None
+    """None if it cannot be read at all."""
+    read: Read | None = None
+    """The read that its cursor is of."""
+    batches: list[Any] = field(default_factory=list[Any])
+    """What is kept for the answer."""
+    bytes: int = 0
+    """The size of the batches."""
+    is_paused: bool = False
+    """Whether it has its share of the answer's bytes, and perhaps more rows."""
+    is_ended: bool = False
+    """Whether nothing more can be read of it."""
+    share: int = 0
+    """The share that it was paused at."""
+    error: Any = None
+    """A `WingsError`, or a refusal of the protocol's own; None without one."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there may be more of it now."""
+        cursor = self.cursor
+        if cursor is None or self.is_ended:
+            return False
+        return self.is_paused or cursor.offset < cursor.stop
+
+    def bytes_max(self, share: int) -> int:
+        """Return the most bytes of it, given its share of the answer."""
+        return share
+
+    def pause(self, offset: int, share: int) -> None:
+        """Read no more of it at this share, and go on at an offset."""
+        assert self.cursor is not None
+        self.is_paused, self.share = True, share
+        self.cursor.offset = self.cursor.stop = offset
+
+    def resume(self, share: int) -> None:
+        """Read on if it was paused and the share has grown."""
+        if self.is_paused and max(self.bytes, self.bytes_max(self.share)) < self.bytes_max(share):
+            assert self.cursor is not None
+            assert self.read is not None
+            self.is_paused = False
+            self.read.rotation.extend(self.cursor, self.cursor.log_end)
+
+
+EntryType = TypeVar("EntryType", bound=Entry)
+AnswerType = TypeVar("AnswerType")
+
+
+@dataclass(slots=True, eq=False)
+class TopicEntries(Generic[EntryType]):
+    """The entries of one topic, which are read together."""
+
+    read: Read
+    of: dict[Partition, EntryType]
+
+
+class SharedRead(Generic[EntryType, AnswerType]):
+    """One read. Its methods block for reads alone and may run on any thread, one at a time.
+
+    Args:
+        log: The log.
+        fetcher: Reads the log in chunks that are small against an answer.
+        state: Its deadline, and budget of rows.
+        bytes_max: Most bytes of all entries.
+    """
+
+    is_shuffled: ClassVar[bool] = False
+    """Whether entries are read in random order: where a budget is small, others begin."""
+
+    def __init__(self, log: Log, fetcher: Fetcher, state: FetchState, bytes_max: int) -> None:
+        self.deadline = state.deadline
+        self._fetcher = fetcher
+        self._versions = log.versions
+        self._state = state
+        self._bytes = 0
+        self._bytes_max = bytes_max
+        self._entries: list[EntryType] = []
+        """Entries in the order of the request."""
+        self._reads: list[TopicEntries[EntryType]] = []
+
+    def advance(self) -> AnswerType | None:
+        """Read what is committed; return the answer, or None where the caller is to wait."""
+        return self._answer() if self._read() or self._is_enough else None
+
+    def watch(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call back on commits that are worth another `advance`; see `Fetcher.watch`."""
+        return self._fetcher.watch([each.read for each in self._reads], callback)
+
+    @property
+    def _is_enough(self) -> bool:
+        """Whether what is read suffices, though it is less than may be read."""
+        raise NotImplementedError
+
+    def _answer(self) -> AnswerType:
+        """Return the answer."""
+        raise NotImplementedError
+
+    def _keep(self, entry: EntryType, rows: pa.RecordBatch, offset: int, share: int) -> int:
+        """Keep rows for the answer, and count their bytes; returns how many rows."""
+        raise NotImplementedError
+
+    def _selection(self, topic: Topic) -> Selection | None:
+        """Return the columns to read; None for those of the topic."""
+        del topic
+        return None
+
+    def _open(self, topic: Topic, entries: Sequence[EntryType]) -> None:
+        """Read entries of a topic, each with a cursor of its own partition."""
+        cursors = [each.cursor for each in entries if each.cursor is not None]
+        if not cursors:
+            return
+        read = Read.of(topic, cursors, self._selection(topic))
+        for each in entries:
+            each.read = read
+        read.failures = {}
+        read.counted = len(cursors)
+        if self.is_shuffled:
+            read.rotation.skip(random.randrange(len(cursors)))
+        of_partition = {c.partition: e for c, e in zip(cursors, entries, strict=True)}
+        self._reads.append(TopicEntries(read, of_partition))
+
+    def _read(self) -> bool:
+        """Read what is committed, within the budget; return whether the read is complete.
+
+        A slice of each topic at a time, and none of its partitions exceeds its share of the bytes:
+        no partition starves another. A partition that fails ends alone, with the rows before its
+        error.
+        """
+        for each in self._reads:
+            self._fetcher.hear(each.read)
+        while not self._is_full:
+            live = [entry for entry in self._entries if entry.has_rows]
+            share = self._bytes_max // max(1, len(live))
+            for entry in live:
+                entry.resume(share)
+            ready = [each for each in self._reads if each.read.rotation.ready]
+            if not ready:
+                # What is paused has its share: more of it would not fit.
+                break
+            for each in random.sample(ready, len(ready)) if self.is_shuffled else ready:
+                if self._is_full:
+                    break
+                self._turn(each, share)
+        return (
+            self._is_full
+            or any(entry.is_paused for entry in self._entries)
+            or self.deadline.passed
+            or not self._reads
+        )
+
+    @property
+    def _is_full(self) -> bool:
+        return self._state.full or self._bytes >= self._bytes_max
+
+    def _turn(self, some: TopicEntries[EntryType], share: int) -> None:
+        """Read a slice of the entries of a topic, until one of them has its share of the bytes."""
+        read = some.read
+        assert read.failures is not None
+        try:
+            with closing(self._fetcher.turn(read, self._state)) as chunks:
+                for chunk in chunks:
+                    if self._keep_chunk(some, chunk, share) or self._is_full:
+                        break
+        except WingsError as error:
+            for partition in some.of:
+                read.failures.setdefault(partition, error)
+        failed = [
+            (some.of.pop(partition), error)
+            for partition, error in read.failures.items()
+            if partition in some.of
+        ]
+        read.failures.clear()
+        self._fail(read.topic, failed)
+        if not some.of:
+            self._reads.remove(some)
+
+    def _keep_chunk(self, some: TopicEntries[EntryType], chunk: FetchedChunk, share: int) -> bool:
+        """Keep a chunk for the answer; return whether an entry has its share of the bytes."""
+        at, is_paused = 0, False
+        for partition, start_offset, _, count in chunk.ranges:
+            entry = some.of[partition]
+            kept = self._keep(entry, chunk.batch.slice(at, count), start_offset, share)
+            at += count
+            if kept < count or (entry.bytes >= entry.bytes_max(share) and entry.has_rows):
+                entry.pause(start_offset + kept, share)
+            is_paused |= entry.is_paused
+        return is_paused
+
+    def _fail(self, topic: Topic, failed: Sequence[tuple[EntryType, WingsError]]) -> None:
+        """End entries, or read on with what the topic's schema has become, looked up once."""
+        newest = topic
+        if any(isinstance(error, SchemaMismatch) and not entry.batches for entry, error in failed):
+            with suppress(WingsError):
+                newest = self._versions.look_again(topic)
+        is_newer = newest.schema_version != topic.schema_version
+        again: list[EntryType] = []
+        for entry, error in failed:
+            entry.is_paused, entry.is_ended = False, True
+            if entry.batches:
+                continue  # What was read before an error is delivered first.
+            if isinstance(error, SchemaMismatch) and entry.cursor is not None and is_newer:
+                entry.is_ended = False
+                entry.cursor = PartitionCursor(entry.cursor.partition, entry.offset)
+                again.append(entry)
+            else:
+                entry.error = error
+        self._open(newest, again)
+
+
+async def answer_of(
+    read: SharedRead[Any, AnswerType],
+    wake: WaitingCall,
+    run: Callable[[Callable[[], Any]], Awaitable[Any]],
+) -> AnswerType:
+    """Wait for the answer of a read, until its deadline; holds no thread meanwhile.
+
+    Args:
+        read: The read.
+        wake: The call, which waits.
+        run: Runs work on a thread that may read the log.
+
+    Raises:
+        WingsError: The error that `wake` was ended with.
+    """
+    with ExitStack() as watch:
+        await run(lambda: watch.enter_context(read.watch(wake.notify)))
+        while True:
+            await wake.wait(read.deadline)
+            answer = await run(read.advance)
+            if answer is not None:
+                return answer
