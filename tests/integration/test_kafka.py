@@ -618,8 +618,8 @@ def test_every_request_that_is_announced_is_answered_in_every_version(rdkafka: R
                 assert struct.unpack_from(">i", answer) == (7,)
 
 
-def smallest_request(api: Api, version: int) -> bytes:
-    """Return a request whose fields all have the value of nothing."""
+def smallest_request(api: Api, version: int, **values: Any) -> bytes:
+    """Return a request whose fields have the value of nothing, but for some."""
     schema: Any = load_request_schema(api.value, version)
     header: Any = schema.__header_schema__
     names = {"request_api_key": api.value, "request_api_version": version, "correlation_id": 7}
@@ -627,7 +627,7 @@ def smallest_request(api: Api, version: int) -> bytes:
     given = {**names, "client_id": "raw"}
     out = io.BytesIO()
     entity_writer(header)(out, header(**{key: given[key] for key in given if key in known}))
-    entity_writer(schema)(out, builder_of(schema)({"acks": 1}))
+    entity_writer(schema)(out, builder_of(schema)({"acks": 1, **values}))
     return out.getvalue()
 
 

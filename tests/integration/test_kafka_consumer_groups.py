@@ -10,10 +10,13 @@ import pyarrow.flight as flight
 import pytest
 from confluent_kafka.admin import AdminClient
 from flight_calls import act
-from test_kafka import Rdkafka, poll_until, taken
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+from test_kafka import Rdkafka, connected, poll_until, raw_member, smallest_request, taken
 from test_kafka_admin import only, refusal
 
 import wings_client
+from wings_server.kafka.messages import Api
 from wings_server.testing import RunningServer, running_server
 
 
@@ -126,6 +129,66 @@ def test_a_commit_of_a_member_that_does_not_hold_the_partition_is_fenced(
         assert error.value.args[0].code() == ck.KafkaError.UNKNOWN_MEMBER_ID
     first.close()
     second.close()
+
+
+def test_heartbeats_are_refused_as_kafka_does(
+    rdkafka: NextGeneration, new_topic_id: str, subtests: pytest.Subtests
+) -> None:
+    rdkafka.create(new_topic_id, 2)
+    classic, group = f"{new_topic_id}-classic", f"{new_topic_id}-new"
+    address = rdkafka.config["bootstrap.servers"]
+    with connected(address) as connection, raw_member(address, classic, new_topic_id):
+
+        def ask(api: Api, version: int, **values: Any) -> Any:
+            connection.send(smallest_request(api, version, **values))
+            answer = memoryview(connection.receive() or b"")
+            schema = load_response_schema(api.value, version)
+            _, size = entity_reader(schema.__header_schema__)(answer, 0)
+            return entity_reader(schema)(answer, size)[0]
+
+        def beat(member: str, epoch: int, **values: Any) -> Any:
+            named = {"group_id": group, "member_id": member, "member_epoch": epoch}
+            return ask(Api.CONSUMER_GROUP_HEARTBEAT, 1, **{**named, **values})
+
+        joining = {"subscribed_topic_names": [new_topic_id], "instance_id": "pod-1"}
+        first = beat("one", 0, **joining)
+        (assigned,) = first.assignment.topic_partitions
+        assert (first.error_code.value, assigned.partitions) == (0, (0, 1))
+        held = [{"topic_id": assigned.topic_id, "partitions": assigned.partitions}]
+        epoch = first.member_epoch
+        refused = {
+            "an epoch of another time": (beat("one", epoch + 7), 110),
+            "an unknown member": (beat("none", 3), 110),
+            "no member": (beat("", 0, **joining), 42),
+            "no topics": (beat("two", 0), 42),
+            "a bad pattern": (beat("two", 0, subscribed_topic_regex="("), 128),
+            "a classic group": (beat("two", 0, **joining, group_id=classic), 69),
+        }
+        for name, (answer, code) in refused.items():
+            with subtests.test(name):
+                assert (answer.error_code.value, answer.assignment) == (code, None)
+        with subtests.test("a classic member"):
+            joins = {"group_id": group, "session_timeout": 6_000, "protocol_type": "consumer"}
+            protocols = [{"name": "range", "metadata": b""}]
+            assert ask(Api.JOIN_GROUP, 9, **joins, protocols=protocols).error_code.value == 23
+        with subtests.test("a static member that was started anew"):
+            assert beat("one", epoch, topic_partitions=held).error_code.value == 0
+            assert beat("one", -2, instance_id="pod-1").member_epoch == -2
+            second = beat("again", 0, **joining)
+            assert second.assignment.topic_partitions == first.assignment.topic_partitions
+            assert beat("one", epoch, instance_id="pod-1").error_code.value == 82
+        with subtests.test("described"):
+            (described,) = ask(Api.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[group]).groups
+            (member,) = described.members
+            assert (member.member_id, member.instance_id) == ("again", "pod-1")
+            assert member.subscribed_topic_names == (new_topic_id,)
+            (part,) = member.assignment.topic_partitions
+            assert (part.topic_name, part.partitions) == (new_topic_id, (0, 1))
+            (missing,) = ask(Api.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[classic]).groups
+            assert missing.error_code.value == 69
+        with subtests.test("left"):
+            assert beat("again", -1).member_epoch == -1
+            assert beat("again", epoch + 1).error_code.value == 110
 
 
 def test_patterns_and_names_to_come_are_subscribed_to(

@@ -13,7 +13,12 @@ import pyarrow.flight as flight
 import pytest
 from aiokafka.abc import AbstractTokenProvider  # pyright: ignore[reportMissingTypeStubs]
 from aiokafka.helpers import create_ssl_context  # pyright: ignore[reportMissingTypeStubs]
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - documented so
+    NewPartitions,  # pyright: ignore[reportPrivateImportUsage] - documented so
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage] - documented so
+)
 from flight_calls import act
 from test_kafka import LATER, Connection, Rdkafka, connected, fetch_request, head, kafka, text
 from token_calls import ROOT, client_of, new_token
@@ -192,6 +197,56 @@ def test_a_token_sees_its_topics_and_no_others(
         with pytest.raises(ck.KafkaException) as refusal:
             admin.delete_topics(["mine"])["mine"].result(LATER)
         assert refusal.value.args[0].code() == denied
+
+
+def test_a_token_administers_its_topics_and_groups_and_no_others(
+    server: RunningServer, root: flight.FlightClient, subtests: pytest.Subtests
+) -> None:
+    everything = Presenting(server.kafka, ROOT)
+    for name in ("ours-a", "yours-a"):
+        everything.create(name)
+        everything.produce(name, [b"one"])
+        with closing(everything.consumer(name)) as consumer:
+            consumer.commit(offsets=[ck.TopicPartition(name, 0, 1)], asynchronous=False)
+    reader = Presenting(server.kafka, new_token(root, "ours-reader", "read=ours-*"))
+    admin = AdminClient(reader.config)
+    denied = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+    def only(futures: Any) -> Any:
+        (future,) = futures.values()
+        return future.result(LATER)
+
+    def described(topic: str) -> Any:
+        return only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
+
+    with subtests.test("configuration"):
+        assert "retention.ms" in described("ours-a")
+        assert code_of(lambda: described("yours-a")) == denied
+    with subtests.test("no changes"):
+        more = [NewPartitions("ours-a", 5)]
+        assert code_of(lambda: only(admin.create_partitions(more))) == denied
+    with subtests.test("groups"):
+        listed = {each.group_id for each in admin.list_consumer_groups().result(LATER).valid}
+        assert listed == {"ours-a"}
+        assert only(admin.describe_consumer_groups(["yours-a"])).state.name == "DEAD"
+    with subtests.test("no group of others"):
+        refused = ck.KafkaError.GROUP_ID_NOT_FOUND
+        assert code_of(lambda: only(admin.delete_consumer_groups(["yours-a"]))) == refused
+    new: dict[str, Any] = {"group.protocol": "consumer"}
+    with subtests.test("no member of others"), closing(reader.consumer("both", **new)) as consumer:
+        consumer.subscribe(["yours-a"])
+        message = consumer.poll(LATER)
+        assert message is not None
+        assert (error := message.error()) is not None
+        assert error.code() == denied
+    with subtests.test("by pattern"), closing(reader.consumer("pattern", **new)) as consumer:
+        consumer.subscribe(["^(ours|yours)-.*"])
+        message = consumer.poll(LATER)
+        assert message is not None
+        assert message.topic() == "ours-a"
+        assert {each.topic for each in consumer.assignment()} == {"ours-a"}
+    with subtests.test("own group"):
+        only(admin.delete_consumer_groups(["ours-a"]))
 
 
 def test_a_user_with_a_slash_picks_a_namespace(

@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 from wings_core.errors import FencedMember, WingsError
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
+from wings_server.group_actions import group_node
 from wings_server.kafka.consumer_requests import members_of, state_of
 from wings_server.kafka.errors import KafkaError
 from wings_server.kafka.group_requests import CONSUMER_PREFIX, admit, group_code
@@ -32,7 +33,8 @@ _FAILURES = (KafkaError, WingsError)
 async def list_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `ListGroups`: the groups that have members, or an offset in a topic that exists.
 
-    A caller that is no operator is told of those with an offset in a topic that it may read.
+    A caller that is no operator is told of those with a topic that it may read: one that they have
+    an offset in, or that a member of KIP-848 subscribes to.
     """
     body = request.body
     states = {each.lower() for each in getattr(body, "states_filter", ())}
@@ -103,9 +105,14 @@ def _group_ids(names: Callable[..., Sequence[str]]) -> Iterator[str]:
 
 
 def _topics_of(service: KafkaService, group_id: str, principal: Principal) -> set[str]:
-    """Return the topics of a group's offsets that a principal may read."""
-    found = service.log.registry.get_offsets(CONSUMER_PREFIX + group_id)
-    return {str(each.topic) for each in found if principal.may(Right.READ, str(each.topic))}
+    """Return the topics of a group, by offsets and members, that a principal may read."""
+    consumer = CONSUMER_PREFIX + group_id
+    names = {str(each.topic) for each in service.log.registry.get_offsets(consumer)}
+    members = service.log.metadata.consumer_groups.load(consumer).members
+    if members:
+        subscribed = {topic for member in members for topic in member.topics}
+        names.update(group_node(service.log).names_of(subscribed).values())
+    return {name for name in names if principal.may(Right.READ, name)}
 
 
 async def describe_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
@@ -192,7 +199,7 @@ def _delete(service: KafkaService, principal: Principal, group_id: str) -> None:
         raise KafkaError(ErrorCode.non_empty_group)
     registry, consumer = service.log.registry, CONSUMER_PREFIX + group_id
     names = {str(each.topic) for each in registry.get_offsets(consumer)}
-    readable = _topics_of(service, group_id, principal)
+    readable = {name for name in names if principal.may(Right.READ, name)}
     if not readable:
         raise KafkaError(ErrorCode.group_id_not_found)
     if readable != names:
