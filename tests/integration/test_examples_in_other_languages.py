@@ -75,6 +75,7 @@ def test_the_go_example_pushes_fetches_and_acquires(server: RunningServer) -> No
     check(run("go", str(program), server.flight.removeprefix("grpc://"), needs="go"))
 
 
+@pytest.mark.soak  # Ten seconds of two cores, to build it and start Java.
 @pytest.mark.timeout(BUILD_SECONDS)
 def test_the_java_example_pushes_fetches_and_acquires(server: RunningServer) -> None:
     endpoint = server.flight.removeprefix("grpc://")

@@ -48,6 +48,7 @@ def jar() -> Path:
     pytest.skip("there is no flight-sql-jdbc-driver: `make jdbc`, or set WINGS_JDBC_JAR")
 
 
+@pytest.mark.soak  # Starts Java twice; `make jdbc` has it alone.
 def test_the_driver_reads_topics(server: RunningServer, java: str, jar: Path) -> None:
     table = "jdbc-numbers"
     with wings_client.connect(server.flight) as client:

@@ -31,7 +31,7 @@ SECONDS = 120.0
 BETWEEN = 10
 """Rounds of each producer between two restarts, at the least."""
 
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.05
 """Of a producer after each round: more rounds would take time, and show no more."""
 
 Start = Callable[[ExitStack], ServerProcess | MetadataProcess]
@@ -133,7 +133,7 @@ class Load:
             for consumed in consumer:
                 found += pairs(consumed.batch.to_pydict())
                 self.rounds[name] += 1
-                if self._is_over(set(found)):
+                if self._is_over(found):
                     break
         return found
 
@@ -159,12 +159,12 @@ class Load:
             self.connect() as client,
             client.worker("workers", "events", handle, each="batch") as worker,
         ):
-            while not (worker.wait(0.05) or self._is_over(set(found))):
+            while not (worker.wait(0.05) or self._is_over(found)):
                 pass
         return found
 
     def _is_over(self, found: Collection[tuple[str, int]]) -> bool:
-        return self._is_stopping and len(found) >= sum(self.sent.values())
+        return self._is_stopping and len(set(found)) >= sum(self.sent.values())
 
 
 def pairs(columns: dict[str, list[Any]]) -> list[tuple[str, int]]:

@@ -94,14 +94,14 @@ def test_ranges_of_a_log_of_many_versions_are_those_of_flight(
     server.server.log.maintainer.run(None)
     client.push("t", [{**row, "more": "hot"}, row])
     assert_same(spark, server, 2)
-    assert_same(spark, server, 2, columns=["more", "u"])
+    some = {"startingOffsets": '{"t": 1}', "endingOffsets": '{"t": 6}'}
+    assert_same(spark, server, 2, columns=["more", "u"], **some)
     assert_same(spark, server, 1, startingOffsets='{"t": 2}', endingOffsets='{"t": 3}')
-    assert_same(spark, server, 2, startingOffsets='{"t": 1}', endingOffsets='{"t": 6}')
     options: list[dict[str, Any]] = [{"startingOffsets": '{"t": 5}'}, {"filter": "n > 0"}]
     for option in options:
         assert wings_spark.read(spark, server.flight, "t", **option).inputFiles() == []
     whole = wings_spark.read(spark, server.flight, "t")
-    assert (whole.count(), whole.where("n > 3").count()) == (7, 1)
+    assert whole.where("n > 3").count() == 1
 
 
 def test_of_a_topic_with_a_key_whole_files_are_read_by_spark(

@@ -17,7 +17,7 @@ from wings_server.testing import RunningServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.soak, pytest.mark.spark, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import json, sys, tempfile

@@ -247,6 +247,7 @@ def test_a_job_that_fails_leaves_nothing(
     assert stages_of(server, topic) == []
 
 
+@pytest.mark.soak  # Which has the basics by such workers too.
 def test_workers_that_spark_starts_itself_as_for_users_write_and_read(
     spark: "SparkSession",
     server: RunningServer,
