@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from fix_calls import Calls
+from fix_threads import Threads
 from flight_calls import act, create_topic, numbers, push
 from forked_commands import FORKED
 from server_processes import until
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
 from wings_core.errors import Unavailable
-from wings_core.model import LeasedRange, ShareGroup
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.dead_letters.writer import PendingLetters
 from wings_core.share.delivery.stream_holds import StreamHolds
@@ -560,12 +560,9 @@ def test_a_stop_in_order_ends_streams_in_band_and_releases_what_they_hold(tmp_pa
 
 
 def test_a_fault_at_the_end_of_a_stream_keeps_its_client_from_nothing(
-    client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
+    client: flight.FlightClient, topic: str, calls: Calls
 ) -> None:
-    def fail(_: StreamHolds) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(StreamHolds, "releases", fail)
+    calls.fail(StreamHolds, "releases", ZeroDivisionError())
     stream = ShareStreamCall(client, topic)
     assert stream.delivery().offsets == list(range(10))
     act(client, "share-delete", group="billing", topic=topic)
@@ -655,31 +652,26 @@ def test_a_stream_that_waits_for_its_client_is_not_called_for_what_others_can_ta
 
 
 def test_a_stream_that_pauses_after_a_failure_is_not_called_for_messages(
-    client: flight.FlightClient, new_topic_id: str, monkeypatch: pytest.MonkeyPatch
+    client: flight.FlightClient, new_topic_id: str, monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
     failed, failures = threading.Event(), list[str]()
-    acquire_now, settle = Coordinator.acquire_now, Coordinator.settle
 
-    def fail(method: str, members: list[str]) -> None:
-        if "failing" in members:
+    def fail(method: str, acquires: Sequence[AcquireRequest]) -> None:
+        if "failing" in [request.member for request in acquires]:
             failures.append(method)
+            if method == "acquire_now":
+                failed.set()
             raise Unavailable("no majority answered")
 
-    def failing_acquire(self: Coordinator, request: AcquireRequest) -> list[LeasedRange]:
-        if request.member == "failing":
-            failed.set()
-        fail("acquire_now", [request.member])
-        return acquire_now(self, request)
+    def acquire(_: Coordinator, request: AcquireRequest) -> None:
+        fail("acquire_now", [request])
 
-    def failing_settle(
-        self: Coordinator, group: ShareGroup, requests: Any, acquires: Sequence[AcquireRequest]
-    ) -> Any:
-        fail("settle", [request.member for request in acquires])
-        return settle(self, group, requests, acquires)
+    def settle(_: Coordinator, __: object, ___: object, acquires: Sequence[AcquireRequest]) -> None:
+        fail("settle", acquires)
 
     monkeypatch.setattr(share_stream, "PAUSE_SECONDS", (3_600.0, 3_600.0))
-    monkeypatch.setattr(Coordinator, "acquire_now", failing_acquire)
-    monkeypatch.setattr(Coordinator, "settle", failing_settle)
+    calls.before(Coordinator, "acquire_now", acquire)
+    calls.before(Coordinator, "settle", settle)
     create_topic(client, new_topic_id, ["n: int64"])
     create_group(client, new_topic_id)
     failing = ShareStreamCall(client, new_topic_id, member="failing")
@@ -696,23 +688,13 @@ def test_a_stream_that_pauses_after_a_failure_is_not_called_for_messages(
 
 
 def test_a_stream_that_gets_no_thread_tries_again(
-    client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch
+    client: flight.FlightClient, topic: str, monkeypatch: pytest.MonkeyPatch, threads: Threads
 ) -> None:
-    started: list[threading.Thread] = []
-    start = threading.Thread.start
-
-    def fails_twice(thread: threading.Thread) -> None:
-        if thread.name == "wings-share-stream":
-            started.append(thread)
-            if len(started) <= 2:
-                raise RuntimeError("can't start new thread")
-        start(thread)
-
     monkeypatch.setattr(share_stream, "PAUSE_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(threading.Thread, "start", fails_twice)
+    threads.refuse("wings-share-stream", times=2)
     stream = ShareStreamCall(client, topic)
     assert stream.answer(stream.acknowledge(stream.delivery().ack("release"))) == [None]
-    assert len(started) > 2
+    assert threads.refused.is_set()
     stream.close()
 
 
@@ -720,7 +702,7 @@ def test_a_rejection_that_waits_for_its_dead_letter_holds_up_no_other_stream(
     client: flight.FlightClient, new_topic_id: str, calls: Calls
 ) -> None:
     go = threading.Event()
-    calls.before(PendingLetters, "finish", lambda _: go.wait(30))
+    calls.before(PendingLetters, "finish", lambda *_: go.wait(30))
     create_topic(client, new_topic_id, ["n: int64"])
     push(client, new_topic_id, numbers(*range(4)))
     create_group(client, new_topic_id, dlq_topic=f"{new_topic_id}-dead")

@@ -150,18 +150,18 @@ EditLocations = Callable[[Edit], None]
 
 
 @pytest.fixture
-def edit_locations(log: Log, monkeypatch: pytest.MonkeyPatch) -> EditLocations:
+def edit_locations(log: Log, calls: Calls) -> EditLocations:
     """Return a function that makes metadata tell of other pages than were committed."""
     registry = log.metadata.registry
     real = registry.locate
 
     def apply(edit: Edit) -> None:
-        def locate(uuid: str, partition: Partition, offset: int, messages_max: int) -> Located:
+        def edited(_: Located, uuid: str, partition: Partition, offset: int, __: int) -> Located:
             located = real(uuid, partition, 0, 1_000_000)
-            edited = [page for page in edit(list(located.locations)) if page.end_offset >= offset]
-            return replace(located, locations=tuple(edited))
+            pages = [page for page in edit(list(located.locations)) if page.end_offset >= offset]
+            return replace(located, locations=tuple(pages))
 
-        monkeypatch.setattr(registry, "locate", locate)
+        calls.change(registry, "locate", edited)
 
     return apply
 

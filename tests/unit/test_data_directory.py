@@ -4,11 +4,12 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fix_calls import Calls
 
 from wings_core.data_directory import FORMAT_VERSION, DataDirectory
 from wings_core.errors import InvalidArgument, Unavailable
@@ -205,30 +206,21 @@ def test_of_nodes_that_start_at_once_with_different_places_one_has_its_way(
 
 
 def test_a_directory_that_another_node_makes_while_it_is_looked_at_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls
 ) -> None:
     others: list[DataDirectory] = []
-    iterate = Path.iterdir
 
-    def looked_at(path: Path) -> Iterator[Path]:
-        if not others:
-            monkeypatch.setattr(Path, "iterdir", iterate)
-            others.append(DataDirectory.open(tmp_path, "pages"))
-            others[0].bind("one")
-        return iterate(path)
+    def look(_: Path) -> None:
+        others.append(DataDirectory.open(tmp_path, "pages"))
+        others[0].bind("one")
 
-    monkeypatch.setattr(Path, "iterdir", looked_at)
+    calls.before(Path, "iterdir", look, times=1)
     with DataDirectory.open(tmp_path, "pages") as directory, others[0]:
         directory.bind("one")
 
 
-def test_a_file_system_without_hard_links_will_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
+def test_a_file_system_without_hard_links_will_do(tmp_path: Path, calls: Calls) -> None:
+    calls.fail(os, "link", OSError(errno.EPERM, "Operation not permitted"))
     for store_id in ("one", "one"):
         with DataDirectory.open(tmp_path) as directory:
             directory.bind(store_id)

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from fix_calls import Calls
 from fix_metadata import DAY, NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema, new_schema
 from forked_commands import FORKED
@@ -298,19 +299,17 @@ def test_nothing_is_out_of_date_to_a_service_whose_clock_is_days_ahead(
 
 
 def test_a_purge_and_an_abort_take_stages_in_one_order(
-    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, schema: str, calls: Calls
 ) -> None:
     begun = 0
     aborts: list[Future[AbortResult]] = []
-    execute = Connection.execute
 
-    def executing(self: Connection, query: Any, *arguments: Any, **others: Any) -> Any:
+    def execute(_: Connection, query: Any, *__: Any, **___: Any) -> None:
         nonlocal begun
         begun += query == "BEGIN"
         if not aborts and "DELETE FROM staged_pages" in str(query):  # A stage is locked.
             aborts.append(threads.submit(other.stages.abort, "w", ["a", "z"]))
             wait_for_a_waiter(postgres)
-        return execute(self, query, *arguments, **others)
 
     with (
         PostgresMetadata(postgres.url, schema=schema) as one,
@@ -323,7 +322,7 @@ def test_a_purge_and_an_abort_take_stages_in_one_order(
             entry = StageEntry(stage, "w", first=True)
             one.registry.commit([batch_of(topic, {UNPARTITIONED: 1}, stage=entry)])
             one.admin.delete_topic(topic.name)
-        monkeypatch.setattr(Connection, "execute", executing)
+        calls.before(Connection, "execute", execute)
         one.registry.purge(100)
         assert aborts[0].result(LONG).stages == ("a", "z")
         assert begun == 2, "neither was undone and tried again"
@@ -343,17 +342,16 @@ def wait_for_a_waiter(server: PostgresServer) -> None:
 
 
 def test_nodes_that_create_groups_at_once_do_not_pass_the_limit_of_a_topic(
-    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
     monkeypatch.setattr(checks, "GROUPS_PER_TOPIC_MAX", 1)
     both = threading.Barrier(2)
 
-    def check_room(topic: Topic, counted: int) -> None:
-        checks.check_group_room(topic, counted)
+    def meet(*_: object) -> None:
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(1.0)  # Two that have counted at the same time are seen to.
 
-    monkeypatch.setattr(groups, "check_group_room", check_room)
+    calls.after(groups, "check_group_room", meet)
 
     def create(metadata: PostgresMetadata, name: str) -> bool:
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_calls import Calls
 from fix_metadata import NOON, SCHEMA, A, B, batch_of
 
 from wings_core.errors import TopicNotFound
@@ -126,21 +127,19 @@ def test_what_the_last_commit_appended_is_found_in_memory_as_it_lies_in_the_data
 
 
 def test_what_the_database_shows_of_a_commit_is_found_before_memory_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls
 ) -> None:
     seen: list[tuple[int, int]] = []
-    confirm = CommitCache.confirm
     with SqliteMetadata(tmp_path / "metadata.db", clock=lambda: NOON) as metadata:
         topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("t"), SCHEMA)
         registry = metadata.registry
 
-        def look_first(cache: CommitCache) -> None:
+        def look_first(_: CommitCache) -> None:
             end = registry.partition_state(topic.uuid, UNPARTITIONED).next_offset
             located = registry.locate(topic.uuid, UNPARTITIONED, end - 2, 9)
             seen.append((end, located.log_end_offset))
-            confirm(cache)
 
         registry.commit([batch_of(topic, {UNPARTITIONED: 1}, timestamp=NOON)])
-        monkeypatch.setattr(CommitCache, "confirm", look_first)
+        calls.before(CommitCache, "confirm", look_first)
         registry.commit([batch_of(topic, {UNPARTITIONED: 1}, timestamp=NOON)])
     assert seen == [(2, 2)]

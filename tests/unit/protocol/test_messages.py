@@ -10,6 +10,7 @@ from typing import Any, NewType, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property_examples import QUICK, examples
@@ -191,21 +192,20 @@ def test_every_message_of_the_table_takes_all_fields_of_its_dataclass() -> None:
 
 
 def test_threads_that_use_a_codec_first_do_not_wait_for_each_other(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
     for codec in (LOCATED, LOCATION):
         for name in ("encode", "fields", "decode", "_compiled"):
             monkeypatch.delitem(vars(codec), name, raising=False)
     both = threading.Barrier(2)
 
-    def get_hints(kind: type) -> dict[str, Any]:
+    def meet(kind: type) -> None:
         # The thread that compiles first goes on when the other compiles too, or waits for it.
         if kind is LOCATED.value:
             with suppress(threading.BrokenBarrierError):
                 both.wait(0.5)
-        return get_type_hints(kind)
 
-    monkeypatch.setattr(codecs, "get_type_hints", get_hints)
+    calls.before(codecs, "get_type_hints", meet)
     threads = [
         threading.Thread(target=getattr, args=(LOCATED, name), daemon=True)
         for name in ("encode", "decode")

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import replica_calls
+from fix_calls import Calls
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of
 
@@ -117,7 +117,7 @@ def test_a_group_that_was_forgotten_fails_alone(tmp_path: Path) -> None:
 
 
 def test_acknowledgements_of_many_partitions_and_requests_share_a_write(
-    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+    share: ShareUnderTest, calls: Calls
 ) -> None:
     if share.replica_count > 1:
         pytest.skip("requests to other processes go at one time, and may share writes there")
@@ -126,15 +126,7 @@ def test_acknowledgements_of_many_partitions_and_requests_share_a_write(
         share.metadata.push(topic, 4, partition)
     group = share.group(topic=topic)
     leased = [each for partition in (A, B) for each in share.acquire(group, 4, partition=partition)]
-    writes: list[object] = []
-    store = share.stores[0]
-    write = store.write
-
-    def counted(*args: Any) -> None:
-        writes.append(args)
-        write(*args)
-
-    monkeypatch.setattr(store, "write", counted)
+    writes = calls.heard(share.stores[0], "write")
     of_a, of_b = leased
     results, _ = share.coordinator.settle(
         group,

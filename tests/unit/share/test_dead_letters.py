@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
@@ -220,13 +221,13 @@ def test_letters_that_cannot_be_sent_back_are_told_of(setting: Setting) -> None:
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_letters_are_not_sent_to_a_topic_that_was_created_again_with_other_columns(
-    setting: Setting, marked: bool, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, marked: bool, calls: Calls
 ) -> None:
-    def without_mark(row: pa.RecordBatch) -> bytes:
+    def without_mark(_: bytes, row: pa.RecordBatch) -> bytes:
         return row.serialize().to_pybytes()
 
     if not marked:
-        monkeypatch.setattr(dead_letters, "payload_of", without_mark)
+        calls.change(dead_letters, "payload_of", without_mark)
     setting.writer().begin(setting.group, [setting.letter(1, 1)]).finish()
     assert setting.redriver().redrive(DLQ, None, 0, 100).redriven == 1, "while it is there"
     setting.writer().begin(setting.group, [setting.letter(2, 3)]).finish()

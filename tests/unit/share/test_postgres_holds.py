@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 import replica_calls
+from fix_calls import Calls
 from fix_postgres import PASSWORD, PostgresServer
 from fix_share import HandClock, PostgresHolds
 from postgres_proxy import CommitProxy, Cut, through
@@ -17,7 +18,6 @@ from pydantic import SecretStr
 
 from wings_core.errors import Internal, InvalidArgument, Unavailable
 from wings_core.metadata.postgres import connections
-from wings_core.metadata.postgres.connections import Connection
 from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import OffsetRange, ShareKey
@@ -178,20 +178,17 @@ def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
 
 
 def test_a_renewal_that_fails_in_any_way_is_tried_again(
-    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
     monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
     failed = threading.Event()
-    transaction = postgres_lease.Session.transaction
 
-    def fail_once(session: postgres_lease.Session) -> AbstractContextManager[Connection]:
-        if not failed.is_set():
-            failed.set()
-            raise OSError(errno.EMFILE, "Too many open files")
-        return transaction(session)
+    def fail(_: postgres_lease.Session) -> None:
+        failed.set()
+        raise OSError(errno.EMFILE, "Too many open files")
 
     with closing(postgres_holds.open(lease_seconds=2.0)):
-        monkeypatch.setattr(postgres_lease.Session, "transaction", fail_once)
+        calls.before(postgres_lease.Session, "transaction", fail, times=1)
         assert failed.wait(30)
         begun = postgres_holds.lease_ends()
         deadline = Deadline.after(30)

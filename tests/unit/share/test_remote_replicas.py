@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import replica_calls
+from fix_calls import Calls
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, spans
 
@@ -138,19 +139,11 @@ def outcomes(answer: Answer) -> list[PartOutcome]:
 
 
 def test_requests_of_several_partitions_are_carried_out_together(
-    remote_share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+    remote_share: ShareUnderTest, calls: Calls
 ) -> None:
     service = remote_share.services[0]
     assert service is not None
-    store = remote_share.stores[0]
-    writes: list[object] = []
-    write = store.write
-
-    def counted(*args: Any) -> None:
-        writes.append(args)
-        write(*args)
-
-    monkeypatch.setattr(store, "write", counted)
+    writes = calls.heard(remote_share.stores[0], "write")
     lease = Lease("c", 1, "m")
     keys = [ShareKey("g", "t", partition) for partition in (UNPARTITIONED, A, B)]
     holds: list[Request] = [

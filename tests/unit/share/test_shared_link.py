@@ -7,6 +7,7 @@ from typing import NoReturn
 from unittest.mock import Mock
 
 import pytest
+from fix_calls import Calls
 
 from wings_core.errors import Unavailable
 from wings_core.security.peers import PeerAccess
@@ -25,42 +26,38 @@ def refuse() -> NoReturn:
     raise Unavailable("another process has it")
 
 
-def fail(_: threading.Thread) -> NoReturn:
-    raise RuntimeError("can't start new thread")
-
-
 def test_a_request_whose_next_owner_no_thread_can_ask_is_answered(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
     answers: list[Answer] = []
     late = Unavailable("it does not answer")
-    monkeypatch.setattr(threading.Thread, "start", fail)
+    calls.fail(threading.Thread, "start", RuntimeError("can't start new thread"))
     link._end(ForgetRequest("group"), Deadline.after(SECONDS), answers.append, "a", late)  # pyright: ignore[reportPrivateUsage]
     assert answers == [late]
     link.close()
 
 
-def test_a_session_whose_thread_does_not_start_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_whose_thread_does_not_start_has_ended(calls: Calls) -> None:
     call = Mock()
-    monkeypatch.setattr(threading.Thread, "start", fail)
+    calls.fail(threading.Thread, "start", RuntimeError("can't start new thread"))
     session = HoldSession(Mock(return_value=call), Mock())
     assert session.has_ended
     assert isinstance(session.error, Unavailable)
     call.cancel.assert_called_once_with()
 
 
-def test_a_link_that_is_slow_to_close_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_is_slow_to_close_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, calls: Calls
+) -> None:
     closing, closes = threading.Event(), threading.Event()
-    close = RemoteLink.close
 
-    def close_slowly(link: RemoteLink) -> None:
+    def wait(_: RemoteLink) -> None:
         closing.set()
         assert closes.wait(2 * SECONDS)
-        close(link)
 
     monkeypatch.setattr(shared, "LINKS_MAX", 1)
-    monkeypatch.setattr(RemoteLink, "close", close_slowly)
+    calls.before(RemoteLink, "close", wait)
     link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
     remote: Callable[[str], RemoteLink] = link._remote  # pyright: ignore[reportPrivateUsage]
     remote("127.0.0.1:1")

@@ -66,7 +66,7 @@ def test_members_that_acquire_at_once_get_messages_of_several_partitions(
 
 
 def test_where_one_partition_is_not_known_nothing_of_another_is_kept_from_the_next(
-    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+    share: ShareUnderTest, calls: Calls
 ) -> None:
     topic = share.metadata.create_topic("key")
     for partition in (A, B):
@@ -75,20 +75,16 @@ def test_where_one_partition_is_not_known_nothing_of_another_is_kept_from_the_ne
     for partition in (A, B):  # From here on the coordinator knows both.
         (leased,) = share.acquire(group, 1, partition=partition)
         assert share.acknowledge(group, leased, "accept") is None
-    known = ShareGroupTable.state
 
-    def lose_b(
-        table: ShareGroupTable, index: Any, of: ShareGroup, partition: Partition, *, recent: bool
-    ) -> Any:
+    def lose_b(_: object, __: object, ___: object, partition: Partition, **____: object) -> None:
         if partition == B:
             raise Unavailable("metadata is gone")
-        return known(table, index, of, partition, recent=recent)
 
-    monkeypatch.setattr(ShareGroupTable, "state", lose_b)
+    calls.before(ShareGroupTable, "state", lose_b)
     requests = [AcquireRequest(group, "one", each, 3, 3) for each in (A, B)]
     with pytest.raises(Unavailable):
         share.coordinator.settle(group, (), requests)
-    monkeypatch.undo()
+    calls.stop()
     assert offsets([share.acquire(group, 9, partition=each) for each in (A, B)]) == sorted(
         [1, 2, 3] * 2
     )

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pytest
+from fix_threads import Threads
 from waiting import until
 
 from wings_core.errors import Internal, Unavailable
@@ -148,18 +149,9 @@ def test_statements_are_parsed_and_run_by_a_server_with_many_open_files() -> Non
         assert [batch.to_pylist() for batch in run.batches(10)] == [[{"n": 1}]]
 
 
-def test_a_statement_whose_scan_gets_no_thread_fails(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_statement_whose_scan_gets_no_thread_fails(workers: Workers, threads: Threads) -> None:
     """And gives its worker back, which is ended."""
-    start = threading.Thread.start
-
-    def fail(thread: threading.Thread) -> None:
-        if thread.name == "wings-sql-scan":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
+    threads.refuse("wings-sql-scan")
     failures: list[Exception] = []
     run = Run(workers, Cancel(), lambda: False, failures.append)
     try:
