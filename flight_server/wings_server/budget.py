@@ -1,4 +1,8 @@
-"""Budgets of bytes that an event loop holds in memory."""
+"""Budgets of bytes that an event loop, or its threads, hold in memory."""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from wings_core.errors import ResourceExhausted
 from wings_core.memory import MemoryBudget
@@ -62,3 +66,40 @@ class Budget:
         return ResourceExhausted(
             f"{self._held} bytes are held already, the limit is {self._bytes_max}"
         )
+
+
+class WorkRoom:
+    """Room in the memory budget that threads take while they work. Thread-safe.
+
+    Args:
+        memory: The budget.
+    """
+
+    def __init__(self, memory: MemoryBudget) -> None:
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._held = 0
+        memory.count(lambda: self._held)
+
+    @contextmanager
+    def taking(self) -> Generator[Callable[[int], None]]:
+        """Yield a function that takes bytes until the end of the block.
+
+        It raises `ResourceExhausted` if they would exceed the budget.
+        """
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            with self._lock:
+                if not self._memory.make_room(size):
+                    raise ResourceExhausted(f"no room in memory to unfold {size} bytes")
+                self._held += size
+            taken += size
+
+        try:
+            yield take
+        finally:
+            with self._lock:
+                self._held -= taken
+            self._memory.came_free()

@@ -521,6 +521,9 @@ class Connection:
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
 
+    def settimeout(self, seconds: float) -> None:
+        self._stream.settimeout(seconds)
+
     def send(self, frame: bytes) -> None:
         self._stream.sendall(struct.pack(">i", len(frame)) + frame)
 

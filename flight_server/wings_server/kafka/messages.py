@@ -160,9 +160,38 @@ def parse(head: Head, frame: memoryview) -> Request:
     try:
         header, size = read_header(frame, 0)
         body, _ = read_body(frame, size)
-    except (SerialError, ValueError, OverflowError) as error:
+        _check_lists(body)
+    except (SerialError, ValueError, OverflowError, KeyError, struct.error) as error:
         raise BadRequest(f"{head.api.name} {head.version}: {error!s:.200}") from None
     return Request(head, header.client_id or "", body)
+
+
+def _check_lists(entity: Any) -> None:
+    """Check that lists are there where Kafka's specification has no null, which kio reads.
+
+    Raises:
+        ValueError: One is null.
+    """
+    for name, is_nullable, is_checked in _lists_of(type(entity)):
+        found = getattr(entity, name)
+        if found is None and not is_nullable:
+            raise ValueError(f"{name} is null")
+        if is_checked:
+            for each in found or ():
+                _check_lists(each)
+
+
+@cache
+def _lists_of(entity: type) -> tuple[tuple[str, bool, bool], ...]:
+    """Return the name of each list, whether it may be null, and whether its items have lists."""
+    found: list[tuple[str, bool, bool]] = []
+    for each in fields(entity):
+        kind, is_nullable = _without_null(each.type)
+        if get_origin(kind) is tuple:
+            element = get_args(kind)[0]
+            has_lists = is_dataclass(element) and bool(_lists_of(cast("type", element)))
+            found.append((each.name, is_nullable, has_lists))
+    return tuple(found)
 
 
 def api_versions(head: Head) -> bytes:

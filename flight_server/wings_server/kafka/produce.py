@@ -210,22 +210,27 @@ class _TopicWriter:
         service = self._service
         topic = self._found()
         partition = topics.partition_at(topic, number)
-        decoded = decode(data or b"", service.log.limits.batch_bytes_max)
-        if decoded.head.attributes & _TRANSACTIONAL or self._request.transactional_id is not None:
-            raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not served")
-        options = PushOptions(partition, partition_sequence=_sequence(decoded.head))
-        if topics.is_json(topic):
-            rows = json_records.rows_of(decoded.records, number, topic)
-            try:
+        # Until its rows count as those that wait to be committed.
+        with service.unfolding.taking() as take:
+            decoded = decode(data or b"", service.log.limits.batch_bytes_max, take)
+            if (
+                decoded.head.attributes & _TRANSACTIONAL
+                or self._request.transactional_id is not None
+            ):
+                raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not served")
+            options = PushOptions(partition, partition_sequence=_sequence(decoded.head))
+            if topics.is_json(topic):
+                rows = json_records.rows_of(decoded.records, number, topic)
+                try:
+                    prepared = self._preparer.prepare(rows, options)
+                except InvalidArgument as error:
+                    raise json_records.of_row(error) from None
+            else:
+                rows = rows_of(decoded.records, number, topic.schema)
                 prepared = self._preparer.prepare(rows, options)
-            except InvalidArgument as error:
-                raise json_records.of_row(error) from None
-        else:
-            rows = rows_of(decoded.records, number, topic.schema)
-            prepared = self._preparer.prepare(rows, options)
-        # A stream of its own: a batch that is rejected does not reject those after it.
-        pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
-        return _Written(pending, topic, rows.num_rows, prepared.bytes, service)
+            # A stream of its own: a batch that is rejected does not reject those after it.
+            pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
+            return _Written(pending, topic, rows.num_rows, prepared.bytes, service)
 
     def _found(self) -> Topic:
         if self._topic is None:

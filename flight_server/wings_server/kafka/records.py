@@ -37,6 +37,9 @@ LARGE_RECORDS_MIN = 1_000
 """Records from which going by columns is cheaper than going by records: of 100 bytes each, 10,000
 are decoded in 5.5 ms against 8.9 and encoded in 7.6 against 16.3, and 1 in 420 µs against 62."""
 
+UNFOLDED_BYTES_MIN, UNFOLDED_TIMES = 64 * 1024, 16
+"""Room for unfolded records that is tried first, the latter for each compressed byte."""
+
 RECORD_BYTES_MIN = 7
 """Bytes of an empty record: one for each of its length, attributes, timestamp, offset, and the
 lengths of key, value and headers."""
@@ -54,6 +57,10 @@ _XERIAL_HEAD_BYTES = 16
 _CHUNK_BYTES = struct.Struct(">i")
 
 
+def _take_nothing(size: int) -> None:
+    del size
+
+
 class Decoded(NamedTuple):
     """A batch of a producer."""
 
@@ -61,20 +68,24 @@ class Decoded(NamedTuple):
     records: Records
 
 
-def decode(data: bytes, unfolded_bytes_max: int) -> Decoded:
+def decode(
+    data: bytes, unfolded_bytes_max: int, take: Callable[[int], None] = _take_nothing
+) -> Decoded:
     """Decode the record batch of one partition of a Produce request.
 
     Args:
         data: Exactly one batch.
         unfolded_bytes_max: Most bytes of its records after decompression.
+        take: Takes bytes of memory before they are unfolded into.
 
     Raises:
         KafkaError: The batch is damaged, of another format, or exceeds a bound.
+        ResourceExhausted: There is no room; raised by `take`.
     """
     head = _head(data)
     body = memoryview(data)[HEAD_BYTES:]
     if head.attributes & _COMPRESSION:
-        body = _unfold(head.attributes & _COMPRESSION, body, unfolded_bytes_max)
+        body = _unfold(head.attributes & _COMPRESSION, body, unfolded_bytes_max, take)
     if head.record_count * RECORD_BYTES_MIN > len(body):
         raise KafkaError(ErrorCode.invalid_record, "a batch states more records than it can hold")
     codec = large_records if head.record_count >= LARGE_RECORDS_MIN else small_records
@@ -154,24 +165,31 @@ def _head(data: bytes) -> Head:
     return head
 
 
-def _unfold(compression: int, body: memoryview, bytes_max: int) -> memoryview:
-    """Decompress records into at most `bytes_max` bytes.
+def _unfold(
+    compression: int, body: memoryview, bytes_max: int, take: Callable[[int], None]
+) -> memoryview:
+    """Decompress records into at most `bytes_max` bytes, at first into far fewer.
 
     The memory is only reserved, and used as far as it is written.
     """
     into = _UNFOLD.get(compression)
     if into is None:
         raise KafkaError(ErrorCode.unsupported_compression_type, f"compression {compression}")
-    unfolded = np.empty(bytes_max, np.uint8)
-    try:
-        size = into(body, unfolded)
-    except (cramjam.DecompressionError, struct.error) as error:
-        if "write whole buffer" in str(error) or isinstance(error, struct.error):
-            raise KafkaError(
-                ErrorCode.message_too_large, f"records unfold to more than {bytes_max} bytes"
-            ) from None
-        raise KafkaError(ErrorCode.corrupt_message, f"bad compression: {error!s:.200}") from None
-    return memoryview(cast("Any", unfolded[:size])).toreadonly()
+    room = min(bytes_max, max(UNFOLDED_BYTES_MIN, UNFOLDED_TIMES * len(body)))
+    taken = 0
+    for size in dict.fromkeys((room, bytes_max)):
+        take(size - taken)
+        taken = size
+        unfolded = np.empty(size, np.uint8)
+        try:
+            count = into(body, unfolded)
+        except (cramjam.DecompressionError, struct.error) as error:
+            if "write whole buffer" in str(error) or isinstance(error, struct.error):
+                continue
+            message = f"bad compression: {error!s:.200}"
+            raise KafkaError(ErrorCode.corrupt_message, message) from None
+        return memoryview(cast("Any", unfolded[:count])).toreadonly()
+    raise KafkaError(ErrorCode.message_too_large, f"records unfold to more than {bytes_max} bytes")
 
 
 def _snappy(body: memoryview, into: Any) -> int:

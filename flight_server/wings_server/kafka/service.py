@@ -12,7 +12,7 @@ from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import MIB
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
-from wings_server.budget import Budget
+from wings_server.budget import Budget, WorkRoom
 from wings_server.descriptors import HTTP_SHARE, connections_max
 from wings_server.gate import Gate
 from wings_server.kafka.group_table import GroupTable
@@ -63,6 +63,7 @@ class KafkaService:
         waiting: The waiting fetches.
         groups: The classic groups; for the event loop alone.
         writers: Threads of `write`.
+        unfolding: Room in memory for what requests to produce unfold to.
         decoding: Held while requests to produce are decoded.
         wire: Budgets and buffers of the connections.
     """
@@ -90,6 +91,7 @@ class KafkaService:
             limits.batch_bytes_max + FRAME_BYTES_MORE,
             connections_max(limits.http_connections_max, HTTP_SHARE),
         )
+        self.unfolding = WorkRoom(log.memory)
         self.decoding = threading.BoundedSemaphore(DECODERS)
         self.readers = ThreadPoolExecutor(READERS, "wings-kafka-read")
         self.writers = ThreadPoolExecutor(WRITERS, "wings-kafka-write")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from record_batches import HEAD, Record, batches, columns_of, plain_records, record, records_in
 
+from wings_core.errors import ResourceExhausted
 from wings_core.kafka_topics import BINARY_SCHEMA
 from wings_server.kafka import large_records, small_records
 from wings_server.kafka.errors import KafkaError
@@ -134,6 +135,16 @@ def test_compressed_records_unfold_within_a_bound(
     assert records_in(decode(folded, BYTES_MAX).records) == records
     with subtests.test("more than the bound"):
         assert refusal(folded, 500_000) is ErrorCode.message_too_large
+    with subtests.test("room is taken before"):
+        taken: list[int] = []
+        decode(folded, BYTES_MAX, taken.append)
+        assert len(folded) <= sum(taken) <= BYTES_MAX
+
+        def refuse(size: int) -> None:
+            raise ResourceExhausted(f"{size}")
+
+        with pytest.raises(ResourceExhausted):
+            decode(folded, BYTES_MAX, refuse)
     for cut in (0, 1, len(body) // 2, len(body) - 1):
         with subtests.test("cut", cut=cut):
             refusal(compressed(batch, number, body[:cut]))
