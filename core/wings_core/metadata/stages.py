@@ -62,6 +62,7 @@ class StageDraft:
         """Add the pages of a batch, joined where slices adjoin; returns its rows and bytes."""
         rows = sum(page.rows for page in pages)
         size = sum(page.bytes for page in pages)
+        rows_before = self.rows
         self.rows += rows
         self.bytes += size
         for page in pages:
@@ -72,7 +73,7 @@ class StageDraft:
                 continue
             self.pages += 1
             self.added.append((page, timestamp))
-        return StagedBatch(self.stage, rows, size)
+        return StagedBatch(self.stage, rows, size, rows_before)
 
 
 def check_entry(draft: StageDraft, entry: StageEntry) -> None:

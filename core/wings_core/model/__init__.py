@@ -81,7 +81,15 @@ from wings_core.model.stages import (
     StageEntry,
     UnpublishedStage,
 )
-from wings_core.model.topics import KafkaConfig, NamespaceState, Node, Topic, TopicConfig
+from wings_core.model.topics import (
+    KafkaConfig,
+    NamespaceState,
+    Node,
+    Topic,
+    TopicConfig,
+    named_topic,
+)
+from wings_core.model.transactions import ProducerEpoch, Transaction, TransactionState
 
 __all__ = [
     "INLINE_FOLIOS_MAX",
@@ -124,6 +132,7 @@ __all__ = [
     "PartitionState",
     "PartitionSums",
     "Position",
+    "ProducerEpoch",
     "PublishResult",
     "PublishedTopicRange",
     "Rejected",
@@ -149,7 +158,10 @@ __all__ = [
     "TopicConfig",
     "TopicState",
     "TopicSums",
+    "Transaction",
+    "TransactionState",
     "UnpublishedStage",
     "member_tag",
+    "named_topic",
     "page_format",
 ]

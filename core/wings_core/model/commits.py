@@ -128,6 +128,8 @@ class StagedBatch:
     rows: int
     bytes: int
     """Stored bytes of its pages."""
+    rows_before: int = 0
+    """Rows of the stage before this batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 import pyarrow as pa
 
+from wings_core import model
 from wings_core.errors import InvalidArgument, WingsError, error_from_json
 from wings_core.metadata.maintenance import TableSegment
 from wings_core.metadata.shards import cut_error
@@ -39,6 +40,7 @@ from wings_core.model import (
     PartitionSequence,
     PartitionState,
     PartitionSums,
+    ProducerEpoch,
     PublishedTopicRange,
     PublishResult,
     Rejected,
@@ -60,6 +62,7 @@ from wings_core.model import (
     TopicConfig,
     TopicState,
     TopicSums,
+    Transaction,
     UnpublishedStage,
 )
 from wings_core.model import Sequence as ProducerSequence
@@ -73,14 +76,13 @@ from wings_core.protocol.v1 import offset_registry_pb2 as registry
 from wings_core.protocol.v1 import shards_pb2 as shards
 from wings_core.protocol.v1 import tables_pb2 as tables
 from wings_core.protocol.v1 import tokens_pb2 as tokens
+from wings_core.protocol.v1 import transactions_pb2 as transactions
 from wings_core.schema_changes import SchemaChange
 from wings_core.security.quotas import Quotas
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token
 
 _INT64_MAX = (1 << 63) - 1
-
-_NO_SCHEMA = pa.schema([])
 
 
 def int64(number: int) -> int:
@@ -227,6 +229,11 @@ PUBLISHED_RANGE = Codec(PublishedTopicRange, registry.PublishedRange)
 PUBLISHED = Codec(PublishResult, registry.PublishStagesResponse)
 ABORTED = Codec(AbortResult, registry.AbortStagesResponse)
 
+PRODUCER_EPOCH = Codec(
+    ProducerEpoch, transactions.ProducerEpoch, producer_id=_NEAREST, epoch=_NEAREST
+)
+TRANSACTION = Codec(Transaction, transactions.Transaction)
+
 SHARD = Codec(Shard, shards.Shard)
 SHARD_PROGRESS = Codec(
     ShardProgress,
@@ -331,7 +338,7 @@ def results_of(
 
 def named_topic(name: str, uuid: str) -> Topic:
     """Return a topic by name and UUID, as far as what belongs to it is stored by."""
-    return Topic(TopicName.parse(name), uuid, _NO_SCHEMA, None, TopicConfig(), 0)
+    return model.named_topic(TopicName.parse(name), uuid)
 
 
 def consumer_commit_message(commit: ConsumerCommit) -> registry.CommitOffsetsRequest:

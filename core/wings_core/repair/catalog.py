@@ -173,6 +173,8 @@ _MEANING = {
     "producers": "the state of an idempotent producer is lost: its retries may be duplicated",
     "producer_results": "a producer's result is lost: a retry cannot be answered",
     "partition_sequences": "a producer's numbers are lost: its retries may be duplicated",
+    "transactions": "the epoch of a transactional producer is lost: an earlier one is not fenced",
+    "transaction_offsets": "an offset of an open transaction is lost",
     "publishes": "the outcome of a publish is lost: a retry cannot be answered",
     "flushes": "the outcome of a node's flush is lost: a retry cannot be answered",
     "share_groups": "a share group is lost",

@@ -21,6 +21,7 @@ from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.rpc import RemotePart, Rpc, declared_rpcs
 from wings_core.metadata.remote.stages import RemoteShards, RemoteStages
 from wings_core.metadata.remote.store import RemoteNodes, RemoteTokens
+from wings_core.metadata.remote.transactions import RemoteTransactions
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
@@ -32,6 +33,7 @@ from wings_core.protocol.v1 import offset_registry_pb2 as pb
 from wings_core.protocol.v1 import shards_pb2 as shards_pb
 from wings_core.protocol.v1 import tables_pb2 as tables_pb
 from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
+from wings_core.protocol.v1 import transactions_pb2 as transactions_pb
 from wings_core.schemas import check_topic_schema
 from wings_server.metadata.copies import CopyHandlers
 from wings_server.metadata.requests import TOPICS_BYTES_MAX, page, page_size_of, snake_case
@@ -57,6 +59,10 @@ def services(
         (admin["NodeService"], _Nodes(metadata, refusal)),
         (registry["OffsetRegistryService"], _Registry(metadata)),
         (registry["StageService"], _Stages(metadata)),
+        (
+            transactions_pb.DESCRIPTOR.services_by_name["TransactionService"],
+            _Declared(RemoteTransactions, metadata.transactions),
+        ),
         (
             maintenance["MaintenanceService"],
             _Declared(RemoteMaintenance, metadata.maintenance),

@@ -1,8 +1,9 @@
 """The interfaces of a store of metadata.
 
 `Admin` names namespaces and topics, `OffsetRegistry` indexes the log, `Stages` keeps unpublished
-batches, `Groups` share groups, `ConsumerGroups` the members of consumer groups, `Shards` the
-progress of sources, `Nodes` the Flight nodes, `Tokens` what principals present.
+batches, `Transactions` those that become visible together, `Groups` share groups, `ConsumerGroups`
+the members of consumer groups, `Shards` the progress of sources, `Nodes` the Flight nodes, `Tokens`
+what principals present.
 
 One behaviour suite runs over every implementation (`tests/unit/metadata`). All calls may come
 from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
@@ -26,6 +27,7 @@ from wings_core.metadata.interfaces.offset_registry import (
 )
 from wings_core.metadata.interfaces.stages import Shards, Stages
 from wings_core.metadata.interfaces.topics import Admin, Groups, all_topics
+from wings_core.metadata.interfaces.transactions import Transactions
 
 __all__ = [
     "LOCATIONS_MAX",
@@ -44,5 +46,6 @@ __all__ = [
     "Shards",
     "Stages",
     "Tokens",
+    "Transactions",
     "all_topics",
 ]

@@ -9,6 +9,7 @@ from wings_core.metadata.interfaces.consumer_groups import ConsumerGroups
 from wings_core.metadata.interfaces.offset_registry import OffsetRegistry
 from wings_core.metadata.interfaces.stages import Shards, Stages
 from wings_core.metadata.interfaces.topics import Admin, Groups
+from wings_core.metadata.interfaces.transactions import Transactions
 from wings_core.metadata.maintenance import Maintenance, TableStates
 from wings_core.model import Node
 from wings_core.security.quotas import Quotas
@@ -132,6 +133,11 @@ class Metadata(Protocol):
     @property
     def stages(self) -> Stages:
         """Batches that were staged and not published yet."""
+        ...
+
+    @property
+    def transactions(self) -> Transactions:
+        """Transactions of named producers."""
         ...
 
     @property

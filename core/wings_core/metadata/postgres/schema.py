@@ -53,6 +53,39 @@ _WRITERS: Sequence[str] = (
     "CREATE INDEX writers_by_age ON writers (begun_at)",
 )
 
+_TRANSACTIONS: Sequence[str] = (
+    """
+    -- The last life and the last transaction of each name.
+    CREATE TABLE transactions (
+        name TEXT COLLATE "C" PRIMARY KEY,
+        producer_id BIGINT NOT NULL,
+        epoch BIGINT NOT NULL,
+        last_epoch BIGINT NOT NULL, -- Of the life whose holder got this one; else -1.
+        state TEXT NOT NULL,
+        timeout_ms BIGINT NOT NULL,
+        deadline BIGINT, -- Of the open transaction; NULL where none is open.
+        changed_at BIGINT NOT NULL
+    )
+    """,
+    "CREATE INDEX transactions_by_age ON transactions (changed_at)",
+    "CREATE INDEX transactions_open ON transactions (deadline) WHERE deadline IS NOT NULL",
+    """
+    -- Offsets that open transactions will commit.
+    CREATE TABLE transaction_offsets (
+        name TEXT COLLATE "C" NOT NULL, -- Of the transaction.
+        consumer TEXT COLLATE "C" NOT NULL,
+        topic_id BIGINT NOT NULL,
+        partition TEXT COLLATE "C" NOT NULL,
+        member TEXT COLLATE "C" NOT NULL, -- Of the consumer's group; empty for none.
+        member_epoch BIGINT NOT NULL,
+        "offset" BIGINT NOT NULL,
+        note TEXT NOT NULL,
+        PRIMARY KEY (name, consumer, topic_id, partition)
+    )
+    """,
+    "CREATE INDEX transaction_offsets_pending ON transaction_offsets (consumer)",
+)
+
 _CONSUMER_GROUPS: Sequence[str] = (
     f"""
     -- Consumer groups, from the first member that joined on: the highest epoch that was given out.
@@ -273,6 +306,7 @@ SCHEMA: Sequence[str] = (
     "CREATE INDEX publishes_by_age ON publishes (succeeded_at) WHERE succeeded_at IS NOT NULL",
     "CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL",
     *_WRITERS,
+    *_TRANSACTIONS,
     f"""
     -- The last flush of each writer; see metadata/results.py.
     CREATE TABLE flushes (
@@ -419,6 +453,7 @@ _FROM_0_1_0: Sequence[Sequence[str]] = (
         SEQUENCE_TYPE,
         COMMIT_FLUSH,
     ),
+    _TRANSACTIONS,
 )
 
 VERSIONS = Versions(SCHEMA, 22, _FROM_0_1_0)

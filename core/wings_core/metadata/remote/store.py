@@ -17,6 +17,7 @@ from wings_core.metadata.remote.paging import BY_TEXT
 from wings_core.metadata.remote.registry import RemoteRegistry
 from wings_core.metadata.remote.rpc import Calls, Field, Fields, Paged, RemotePart, Rpc, rpc
 from wings_core.metadata.remote.stages import RemoteShards, RemoteStages
+from wings_core.metadata.remote.transactions import RemoteTransactions
 from wings_core.metadata.remote.watches import Retries
 from wings_core.model import Node
 from wings_core.protocol import messages
@@ -174,6 +175,7 @@ class RemoteMetadata:
         self.admin = RemoteAdmin(self._channel, topics)
         self.registry = RemoteRegistry(self._channel, topics, self._retries, clock)
         self.stages = RemoteStages(self._channel)
+        self.transactions = RemoteTransactions(self._channel)
         self.maintenance = RemoteMaintenance(self._channel)
         self.tables = RemoteTables(self._channel)
         self.groups = RemoteGroups(self._channel)

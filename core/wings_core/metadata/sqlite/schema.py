@@ -28,6 +28,47 @@ _WRITERS: Sequence[str] = (
     "CREATE INDEX writers_by_age ON writers (begun_at, epoch)",
 )
 
+_TRANSACTIONS: Sequence[str] = (
+    """
+    -- The last life and the last transaction of each name.
+    CREATE TABLE transactions (
+        name TEXT PRIMARY KEY,
+        producer_id INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        last_epoch INTEGER NOT NULL, -- Of the life whose holder got this one; else -1.
+        state TEXT NOT NULL,
+        timeout_ms INTEGER NOT NULL,
+        deadline INTEGER, -- Of the open transaction; NULL where none is open.
+        changed_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX transactions_by_age ON transactions (
+        changed_at, producer_id, epoch, last_epoch, state, timeout_ms
+    )
+    """,
+    "CREATE INDEX transactions_open ON transactions (deadline)",
+    """
+    -- Offsets that open transactions will commit.
+    CREATE TABLE transaction_offsets (
+        name TEXT NOT NULL, -- Of the transaction.
+        consumer TEXT NOT NULL,
+        topic_id INTEGER NOT NULL,
+        partition TEXT NOT NULL,
+        member TEXT NOT NULL, -- Of the consumer's group; empty for none.
+        member_epoch INTEGER NOT NULL,
+        offset INTEGER NOT NULL,
+        note TEXT NOT NULL,
+        PRIMARY KEY (name, consumer, topic_id, partition)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE INDEX transaction_offsets_pending ON transaction_offsets (
+        consumer, member, member_epoch, offset, note
+    )
+    """,
+)
+
 _CONSUMER_GROUPS: Sequence[str] = (
     """
     -- Consumer groups, from the first member that joined on: the highest epoch that was given out.
@@ -290,6 +331,7 @@ SCHEMA: Sequence[str] = (
     "CREATE INDEX publishes_last_by_age ON publishes (published_at) WHERE succeeded_at IS NULL",
     "CREATE INDEX publishes_checked ON publishes (committed, succeeded_at, published_at)",
     *_WRITERS,
+    *_TRANSACTIONS,
     """
     -- The last flush of each writer; see metadata/results.py.
     CREATE TABLE flushes (
@@ -541,6 +583,7 @@ VERSIONS = Versions(
             "ALTER TABLE consumer_offsets ADD COLUMN note TEXT NOT NULL DEFAULT ''",
             *_NOTES,
         ),
+        _TRANSACTIONS,
     ),
 )
 """From version 24 on a row of `producer_results` may be of several batches."""

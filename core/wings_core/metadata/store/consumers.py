@@ -1,7 +1,7 @@
 """Offsets of named consumers in a database: stored, read, and whose there are."""
 
-from collections.abc import Sequence
-from typing import LiteralString
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, LiteralString
 
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.metadata.checks import check_id, check_partition, check_text
@@ -49,6 +49,36 @@ def commit_offsets(connection: Connection, commit: ConsumerCommit, now: int) -> 
         commit: The offsets, checked by `check_offsets`.
         now: Microseconds since the epoch.
     """
+    columns, check_ends = find_entries(connection, commit)
+    connection.execute_rows(
+        'INSERT INTO consumer_offsets (consumer, topic_id, partition, "offset", note, '
+        'committed_at) SELECT %(consumer)s, given.topic_id, given.partition, given."offset", '
+        "given.note, %(now)s::bigint "
+        "FROM {given} WHERE true ON CONFLICT (consumer, topic_id, partition) DO UPDATE "
+        'SET "offset" = excluded."offset", committed_at = excluded.committed_at, '
+        "note = excluded.note",
+        columns,
+        {"consumer": commit.consumer, "now": now},
+    )
+    check_ends()
+
+
+def find_entries(
+    connection: Connection, commit: ConsumerCommit
+) -> tuple[Mapping[str, Sequence[Any]], Callable[[], None]]:
+    """Return a consumer's offsets as columns, once it may commit them.
+
+    Keeps their topics from deletion, and the consumer's group from changes, until the end of the
+    transaction.
+
+    Returns:
+        Columns for `Connection.execute_rows`: topic id, partition, offset and note; each partition
+        once, in order. And a function to be called before the end of the transaction, which raises
+        `OffsetOutOfRange`; the database looks meanwhile.
+
+    Raises:
+        FencedMember, TopicNotFound: As of `OffsetRegistry.commit_offsets`.
+    """
     offsets = commit.offsets
     last: dict[str, dict[Partition, tuple[int, str]]] = {}
     notes = commit.notes or [""] * len(offsets)
@@ -78,28 +108,22 @@ def commit_offsets(connection: Connection, commit: ConsumerCommit, now: int) -> 
         'WHERE given."offset" > coalesce(next_offset, 0) LIMIT 1',
         columns,
     )
-    connection.execute_rows(
-        'INSERT INTO consumer_offsets (consumer, topic_id, partition, "offset", note, '
-        'committed_at) SELECT %(consumer)s, given.topic_id, given.partition, given."offset", '
-        "given.note, %(now)s::bigint "
-        "FROM {given} WHERE true ON CONFLICT (consumer, topic_id, partition) DO UPDATE "
-        'SET "offset" = excluded."offset", committed_at = excluded.committed_at, '
-        "note = excluded.note",
-        columns,
-        {"consumer": commit.consumer, "now": now},
-    )
-    row = past_end.fetchone()
-    if row is not None:
-        topic_id, partition, offset, log_start_offset, log_end_offset = row
-        name = next(topic.name for topic, *_ in offsets if topic_ids[topic.uuid] == topic_id)
-        raise OffsetOutOfRange(
-            f"offset {offset} is past the end of partition {partition:.80} of {name}, "
-            f"{log_end_offset}",
-            topic=str(name),
-            partition=partition_value(partition),
-            log_start_offset=log_start_offset,
-            log_end_offset=log_end_offset,
-        )
+
+    def check_ends() -> None:
+        row = past_end.fetchone()
+        if row is not None:
+            topic_id, partition, offset, log_start_offset, log_end_offset = row
+            name = next(topic.name for topic, *_ in offsets if topic_ids[topic.uuid] == topic_id)
+            raise OffsetOutOfRange(
+                f"offset {offset} is past the end of partition {partition:.80} of {name}, "
+                f"{log_end_offset}",
+                topic=str(name),
+                partition=partition_value(partition),
+                log_start_offset=log_start_offset,
+                log_end_offset=log_end_offset,
+            )
+
+    return columns, check_ends
 
 
 def get_offsets(

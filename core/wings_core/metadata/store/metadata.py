@@ -12,6 +12,7 @@ from wings_core.metadata.store.shards import DatabaseShards
 from wings_core.metadata.store.stages import DatabaseStages
 from wings_core.metadata.store.tables import DatabaseTables
 from wings_core.metadata.store.topics import DatabaseAdmin, TopicCache
+from wings_core.metadata.store.transactions import DatabaseTransactions
 from wings_core.metadata.waiting import Waiters
 
 
@@ -37,6 +38,7 @@ class DatabaseMetadata:
         self.admin = DatabaseAdmin(database, topics)
         self.registry = DatabaseRegistry(database, looks, commits, waiters)
         self.stages = DatabaseStages(database, looks.PARTITION_BYTES_MAX)
+        self.transactions = DatabaseTransactions(database, looks.PARTITION_BYTES_MAX)
         self.maintenance = DatabaseMaintenance(database)
         self.groups = DatabaseGroups(database)
         self.consumer_groups = DatabaseConsumerGroups(database)

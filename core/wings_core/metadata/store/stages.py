@@ -83,6 +83,14 @@ WITH old AS MATERIALIZED (
 DELETE FROM writers WHERE writer IN (SELECT writer FROM old) RETURNING epoch
 """
 
+_TRANSACTIONS = """
+WITH old AS MATERIALIZED (
+    SELECT name FROM transactions WHERE changed_at <= %s::bigint AND deadline IS NULL
+    LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+)
+DELETE FROM transactions WHERE name IN (SELECT name FROM old) RETURNING epoch
+"""
+
 _STAGED = """
 SELECT staged_pages.partition, staged_pages.rows, staged_pages.timestamp, staged_pages.folio_id,
     staged_pages.position, staged_pages.length,
@@ -136,14 +144,31 @@ def publish(
         at = database.lease_now(connection)
         after = [moved(stored.get((each.source, each.shard)), each, at) for each in shards]
         write_shards(connection, after)
-    move = _Move(connection, now)
     consumed = () if offsets is None else tuple(topic.uuid for topic, _, _ in offsets.offsets)
-    move.stages(stages, consumed)
-    ranges = move.ranges()
+    outcome = move_stages(connection, stages, consumed, now)
     if offsets is not None:
         commit_offsets(connection, offsets, now)
-    _remember(connection, writer, batch, ranges, now)
-    return PublishOutcome(PublishResult(ranges), move.ends())
+    _remember(connection, writer, batch, outcome.published.committed, now)
+    return outcome
+
+
+def move_stages(
+    connection: Connection, stages: Sequence[str], topics: Iterable[str], now: int
+) -> PublishOutcome:
+    """Give offsets to all pages of stages and delete the stages, within a transaction.
+
+    Args:
+        connection: In a transaction.
+        stages: The stages, in order.
+        topics: UUIDs of topics to lock beside those of the stages.
+        now: Microseconds since the epoch.
+
+    Raises:
+        StageNotFound, TopicNotFound, BatchTooLarge: As of `Stages.publish`.
+    """
+    move = _Move(connection, now)
+    move.stages(stages, topics)
+    return PublishOutcome(PublishResult(move.ranges()), move.ends())
 
 
 def was_published(connection: Connection, writer: str, batch: int) -> bool | None:
@@ -198,6 +223,7 @@ def purge_results(connection: Connection, rows_max: int, now: int) -> int:
         (_OLD_RESULTS, PUBLISH_RESULTS_KEPT_US),
         (_LAST_RESULTS, WRITERS_KEPT_US),
         (_WRITERS, WRITERS_KEPT_US),
+        (_TRANSACTIONS, WRITERS_KEPT_US),
     )
     for statement, kept_us in old:
         left -= len(connection.execute(statement, (now - kept_us, max(0, left))).fetchall())
@@ -442,7 +468,7 @@ class DatabaseStages(Stages):
             if batch is not None:
                 published = was_published(connection, writer, batch)
             begun = [] if prefix is None else _of_prefix(connection, prefix)
-            return AbortResult(_delete(connection, [*stages, *begun]), published)
+            return AbortResult(delete_stages(connection, [*stages, *begun]), published)
 
         return self._database.write(work)
 
@@ -451,10 +477,13 @@ class DatabaseStages(Stages):
         age_us = round(seconds * 1_000_000)
 
         def work(connection: Connection) -> int:
-            # A stage that another transaction works on right now is not old.
+            # A stage that another transaction works on right now is not old; one of an open
+            # transaction ends with that.
             swept = connection.execute(
                 "WITH old AS MATERIALIZED (SELECT id FROM stages "
-                "WHERE name IS NOT NULL AND changed_at <= %s::bigint "
+                "WHERE name IS NOT NULL AND changed_at <= %s::bigint AND NOT EXISTS ("
+                "SELECT 1 FROM transactions WHERE transactions.name = stages.writing "
+                "AND deadline IS NOT NULL) "
                 "ORDER BY changed_at LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
                 "UPDATE stages SET name = NULL WHERE id IN (SELECT id FROM old) RETURNING id",
                 (self._database.lease_now(connection) - age_us, stages_max),
@@ -526,7 +555,7 @@ class DatabaseStages(Stages):
         ]
 
 
-def _delete(connection: Connection, stages: Sequence[str]) -> tuple[str, ...]:
+def delete_stages(connection: Connection, stages: Sequence[str]) -> tuple[str, ...]:
     """Take the names off stages, which makes their pages ready to be purged.
 
     Returns:

@@ -187,14 +187,16 @@ class CommittedRange(_message.Message):
     def __init__(self, partition: _Optional[str] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
 
 class Staged(_message.Message):
-    __slots__ = ("stage", "rows", "bytes")
+    __slots__ = ("stage", "rows", "bytes", "rows_before")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     stage: str
     rows: int
     bytes: int
-    def __init__(self, stage: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    rows_before: int
+    def __init__(self, stage: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., rows_before: _Optional[int] = ...) -> None: ...
 
 class OffsetLocationRequest(_message.Message):
     __slots__ = ("topic_uuid", "partition", "offset", "messages_max", "deadline", "sent_at")
