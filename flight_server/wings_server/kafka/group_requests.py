@@ -1,13 +1,13 @@
 """Requests of classic groups, and of their offsets: those of the named consumer `kafka:GROUP`."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import FencedMember, PermissionDenied, WingsError
-from wings_core.model import CommittedOffset, MemberEpoch, Topic
+from wings_core.model import CommittedOffset, ConsumerCommit, MemberEpoch, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal, authorize
@@ -27,6 +27,11 @@ METADATA_BYTES_MAX = 4_096
 
 _UNKNOWN = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
 _FAILURES = (KafkaError, WingsError)
+
+
+def group_code(error: Exception) -> ErrorCode:
+    """Return Kafka's code of an error of a group's request."""
+    return code_of(error, retried=ErrorCode.coordinator_not_available)
 
 
 async def join(service: KafkaService, principal: Principal, request: Request) -> Values:
@@ -73,7 +78,7 @@ async def sync(service: KafkaService, principal: Principal, request: Request) ->
     try:
         admit(principal)
         with service.groups.using(body.group_id) as (group, now):
-            group.sync(_caller(body), assignments, _once(reply), now)
+            group.sync(caller_of(body), assignments, _once(reply), now)
     except _FAILURES as error:
         return {"error_code": group_code(error)}
     return await reply
@@ -84,7 +89,7 @@ async def heartbeat(service: KafkaService, principal: Principal, request: Reques
     try:
         admit(principal)
         with service.groups.using(request.body.group_id) as (group, now):
-            group.beat(_caller(request.body), now)
+            group.beat(caller_of(request.body), now)
     except _FAILURES as error:
         return {"error_code": group_code(error)}
     return {}
@@ -112,34 +117,28 @@ async def leave(service: KafkaService, principal: Principal, request: Request) -
 async def commit(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `OffsetCommit`; the offsets that can be committed are, in one transaction."""
     body = request.body
-    group_id, failed = body.group_id, ErrorCode.none
-    codes: Mapping[tuple[str, int], ErrorCode] = {}
+    group_id = body.group_id
     try:
         admit(principal)
-        member = _committing(service, group_id, _caller(body))
-        codes = await service.write(
-            lambda: _commit(service, principal, group_id, body.topics, member)
-        )
+        member = committing(service, group_id, caller_of(body))
     except _FAILURES as error:
-        failed = group_code(error)
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": part.partition_index,
-                        "error_code": codes.get((topic.name, part.partition_index), failed),
-                    }
-                    for part in topic.partitions
-                ],
-            }
-            for topic in body.topics
-        ]
-    }
+        return offset_results(body.topics, {}, group_code(error))
+
+    def committed() -> Values:
+        asked = OffsetsToCommit(service, principal, body.topics)
+        asked.commit(
+            group_id,
+            member,
+            lambda given: service.log.registry.commit_offsets(
+                given.consumer, given.offsets, given.member, given.notes
+            ),
+        )
+        return offset_results(body.topics, asked.codes)
+
+    return await service.write(committed)
 
 
-def _committing(service: KafkaService, group_id: str, who: Caller) -> MemberEpoch | None:
+def committing(service: KafkaService, group_id: str, who: Caller) -> MemberEpoch | None:
     """Return the member of a group of KIP-848 that commits; None of others, which may commit.
 
     Raises:
@@ -152,44 +151,96 @@ def _committing(service: KafkaService, group_id: str, who: Caller) -> MemberEpoc
     return None
 
 
-def _commit(
-    service: KafkaService,
-    principal: Principal,
-    group_id: str,
-    asked: Sequence[Any],
-    member: MemberEpoch | None,
-) -> Mapping[tuple[str, int], ErrorCode]:
-    """Commit offsets; returns the error of each that is not committed."""
-    offsets: list[tuple[Topic, Partition, int]] = []
-    codes: dict[tuple[str, int], ErrorCode] = {}
-    valid: list[tuple[str, int]] = []
-    notes: list[str] = []
-    for named in asked:
-        for part in named.partitions:
-            key = named.name, part.partition_index
-            try:
-                topic = service.topics.readable(service.gate, principal, named.name)
-                partition = topics.partition_at(topic, part.partition_index)
-                # Python's client of librdkafka sends the NUL that ends its string.
-                note = (part.committed_metadata or "").removesuffix("\0")
-                if len(note.encode()) > METADATA_BYTES_MAX:
-                    raise KafkaError(ErrorCode.offset_metadata_too_large)
-                offsets.append((topic, partition, part.committed_offset))
-                valid.append(key)
-                notes.append(note)
-            except _FAILURES as error:
-                codes[key] = group_code(error)
-    if offsets:
-        consumer = CONSUMER_PREFIX + group_id
+class OffsetsToCommit:
+    """The offsets of a request that can be committed, in one transaction.
+
+    Args:
+        service: The service.
+        principal: The caller.
+        asked: The request's topics.
+
+    Attributes:
+        codes: The codes of those that are not, by topic and number of the partition.
+    """
+
+    def __init__(self, service: KafkaService, principal: Principal, asked: Sequence[Any]) -> None:
+        self.codes: dict[tuple[str, int], ErrorCode] = {}
+        self._service = service
+        self._offsets: list[tuple[Topic, Partition, int]] = []
+        self._notes: list[str] = []
+        self._keys: list[tuple[str, int]] = []
+        for named in asked:
+            for part in named.partitions:
+                key = named.name, part.partition_index
+                try:
+                    topic = service.topics.readable(service.gate, principal, named.name)
+                    partition = topics.partition_at(topic, part.partition_index)
+                    # Python's client of librdkafka sends the NUL that ends its string.
+                    note = (part.committed_metadata or "").removesuffix("\0")
+                    if len(note.encode()) > METADATA_BYTES_MAX:
+                        raise KafkaError(ErrorCode.offset_metadata_too_large)
+                    self._offsets.append((topic, partition, part.committed_offset))
+                    self._keys.append(key)
+                    self._notes.append(note)
+                except _FAILURES as error:
+                    self.codes[key] = group_code(error)
+
+    def commit(
+        self,
+        group_id: str,
+        member: MemberEpoch | None,
+        commit: Callable[[ConsumerCommit], None],
+        code_of_error: Callable[[WingsError], ErrorCode] = group_code,
+    ) -> None:
+        """Commit them, if there are any.
+
+        Args:
+            group_id: Id of the group.
+            member: Its member that commits; see `committing`.
+            commit: Commits them.
+            code_of_error: Returns the code of its refusal.
+        """
+        if not self._offsets:
+            return
+        consumer, service = CONSUMER_PREFIX + group_id, self._service
+        given = ConsumerCommit(consumer, tuple(self._offsets), member, tuple(self._notes))
         try:
             with looking_at_members(service.log, consumer, member):
-                service.log.registry.commit_offsets(consumer, offsets, member, notes)
+                commit(given)
         except WingsError as error:
-            code = group_code(error)
+            code = code_of_error(error)
             if member is not None and isinstance(error, FencedMember):
                 code = _fenced(service, consumer, member)
-            codes.update(dict.fromkeys(valid, code))
-    return codes
+            self.codes.update(dict.fromkeys(self._keys, code))
+
+
+def offset_results(
+    asked: Sequence[Any],
+    codes: Mapping[tuple[str, int], ErrorCode],
+    other: ErrorCode = ErrorCode.none,
+) -> Values:
+    """Return the response to a request that commits offsets.
+
+    Args:
+        asked: The request's topics.
+        codes: Codes of partitions, by topic and number.
+        other: The code of all others.
+    """
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": part.partition_index,
+                        "error_code": codes.get((topic.name, part.partition_index), other),
+                    }
+                    for part in topic.partitions
+                ],
+            }
+            for topic in asked
+        ]
+    }
 
 
 def _fenced(service: KafkaService, consumer: str, member: MemberEpoch) -> ErrorCode:
@@ -205,24 +256,42 @@ async def fetch(service: KafkaService, principal: Principal, request: Request) -
     """Answer `OffsetFetch`, of one group or, from version 8 on, of several."""
     body = request.body
     asked = body.groups if request.head.version >= 8 else (body,)
+    is_stable = getattr(body, "require_stable", False)
     found = await service.read(
-        lambda: [_fetched(service, principal, each.group_id, each.topics) for each in asked]
+        lambda: [
+            _fetched(service, principal, each.group_id, each.topics, is_stable=is_stable)
+            for each in asked
+        ]
     )
     return {"groups": found} if request.head.version >= 8 else found[0]
 
 
 def _fetched(
-    service: KafkaService, principal: Principal, group_id: str, asked: Sequence[Any] | None
+    service: KafkaService,
+    principal: Principal,
+    group_id: str,
+    asked: Sequence[Any] | None,
+    *,
+    is_stable: bool,
 ) -> Values:
-    """Return the offsets of a group; of all topics if none are named."""
+    """Return the offsets of a group; of all topics if none are named.
+
+    If they are to be stable, one that an open transaction may change is refused, and asked for
+    again: its successor would read on before the transaction's end (KIP-447).
+    """
     try:
         admit(principal)
+        # Before the offsets: what ends in between is committed then.
+        transactions = service.log.metadata.transactions
+        pending = transactions.pending(CONSUMER_PREFIX + group_id) if is_stable else []
         found = service.log.registry.get_offsets(CONSUMER_PREFIX + group_id)
     except _FAILURES as error:
         return {"group_id": group_id, "topics": [], "error_code": group_code(error)}
+    offsets: dict[tuple[TopicName, Partition], CommittedOffset | None]
     offsets = {(each.topic, each.partition): each for each in found}
+    offsets |= dict.fromkeys([(each.topic, each.partition) for each in pending])
     if asked is None:
-        named = {each.topic for each in found}
+        named = {topic for topic, _ in offsets}
         wanted = [
             (topic.kafka_name, range(topics.partition_count(topic)))
             for topic in service.topics.visible(principal)
@@ -234,7 +303,9 @@ def _fetched(
     for name, numbers in wanted:
         parts = [_fetched_one(service, principal, name, number, offsets) for number in numbers]
         if asked is None:
-            parts = [part for part in parts if part["committed_offset"] >= 0]
+            parts = [
+                part for part in parts if part["committed_offset"] >= 0 or "error_code" in part
+            ]
         listed.append({"name": name, "partitions": parts})
     return {"group_id": group_id, "topics": listed}
 
@@ -244,13 +315,17 @@ def _fetched_one(
     principal: Principal,
     name: str,
     number: int,
-    offsets: Mapping[tuple[TopicName, Partition], CommittedOffset],
+    offsets: Mapping[tuple[TopicName, Partition], CommittedOffset | None],
 ) -> Values:
+    """Return the offset of a partition; `offsets` has None for one that is not stable."""
     part: dict[str, Any] = {"partition_index": number, **_UNKNOWN}
     try:
         topic = service.topics.readable(service.gate, principal, name)
-        found = offsets.get((topic.name, topics.partition_at(topic, number)))
-        if found is not None:
+        key = (topic.name, topics.partition_at(topic, number))
+        found = offsets.get(key)
+        if found is None and key in offsets:
+            part["error_code"] = ErrorCode.unstable_offset_commit
+        elif found is not None:
             part |= {"committed_offset": found.offset, "metadata": found.note}
     except PermissionDenied as error:
         part["error_code"] = group_code(error)
@@ -271,7 +346,8 @@ def admit(principal: Principal) -> None:
         raise KafkaError(ErrorCode.group_authorization_failed, error.message) from None
 
 
-def _caller(body: Any) -> Caller:
+def caller_of(body: Any) -> Caller:
+    """Return the member that a request is of."""
     generation = getattr(body, "generation_id", None)
     if generation is None:
         generation = body.generation_id_or_member_epoch
@@ -292,8 +368,3 @@ def _once(reply: "asyncio.Future[Values]") -> Any:
             reply.set_result(values)
 
     return give
-
-
-def group_code(error: Exception) -> ErrorCode:
-    """Return Kafka's code of an error of a group's request."""
-    return code_of(error, retried=ErrorCode.coordinator_not_available)

@@ -3,8 +3,8 @@
     queued ─▶ turn: decode and submit all that is queued ─▶ wait for their flush ─▶ answers
                     └── meanwhile the next turn decodes and submits
 
-A partition's batch is atomic, and judged on its own. All values of `acks` are durable alike; with 0
-there is no response.
+A partition's batch is atomic, and judged on its own; one of a transaction is staged. All values of
+`acks` are durable alike; with 0 there is no response.
 """
 
 import threading
@@ -17,10 +17,19 @@ from typing import Any
 import structlog
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import InvalidArgument, StageNotFound, WingsError
 from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
-from wings_core.model import Accepted, PartitionSequence, Rejected, Topic
+from wings_core.metadata.transactions import stage_entry
+from wings_core.model import (
+    Accepted,
+    PartitionSequence,
+    ProducerEpoch,
+    Rejected,
+    StagedBatch,
+    Topic,
+)
+from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_server.kafka import json_records, topics
 from wings_server.kafka.errors import KafkaError, code_of
@@ -28,6 +37,7 @@ from wings_server.kafka.messages import BadRequest, Head, Request, Values, parse
 from wings_server.kafka.record_types import Head as BatchHead
 from wings_server.kafka.records import decode, rows_of
 from wings_server.kafka.service import KafkaService
+from wings_server.kafka.transaction_requests import name_of, refusal_of_batch
 
 TURNS_MAX = 2
 """Most turns of a connection under way: one waits for its flush while the next one decodes."""
@@ -73,20 +83,39 @@ class _Written:
 
     pending: Pending
     topic: Topic
+    partition: Partition
     rows: int
     size: int
     service: KafkaService
+    transaction: tuple[str, ProducerEpoch] | None
+    """Name and producer of its transaction."""
 
     def result(self) -> Values:
         """Return the result of its partition; blocks until it is known."""
         outcome = self.pending.outcome()
         if isinstance(outcome, Rejected):
-            self.service.metrics.failed("kafka", code_of(outcome.error).name)
-            return _refusal(outcome.error)
-        assert isinstance(outcome, Accepted), "nothing is staged"
+            error: Exception = outcome.error
+            if self.transaction is not None and isinstance(error, StageNotFound):
+                error = refusal_of_batch(self.service, *self.transaction, error)
+            self.service.metrics.failed("kafka", code_of(error).name)
+            return _refusal(error)
         self.service.metrics.pushed("kafka", self.topic.name, self.rows, self.size)
+        if isinstance(outcome, StagedBatch):
+            return {"base_offset": self._predicted(outcome)}
+        assert isinstance(outcome, Accepted)
         (committed,) = outcome.committed
         return {"base_offset": committed.start_offset}
+
+    def _predicted(self, staged: StagedBatch) -> int:
+        """Return the offset that a staged batch gets if no other producer writes meanwhile.
+
+        That of a repeated batch is not known any more.
+        """
+        if not staged.rows:
+            return _NO_OFFSET
+        registry = self.service.log.registry
+        state = registry.partition_state(self.topic.uuid, self.partition)
+        return state.next_offset + staged.rows_before
 
 
 class Producer:
@@ -213,12 +242,11 @@ class _TopicWriter:
         # Until its rows count as those that wait to be committed.
         with service.unfolding.taking() as take:
             decoded = decode(data or b"", service.log.limits.batch_bytes_max, take)
-            if (
-                decoded.head.attributes & _TRANSACTIONAL
-                or self._request.transactional_id is not None
-            ):
-                raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not served")
-            options = PushOptions(partition, partition_sequence=_sequence(decoded.head))
+            sequence, transaction = _sequence(decoded.head), self._transaction(decoded.head)
+            stage = None
+            if transaction is not None:
+                stage = stage_entry(*transaction, topic.uuid, partition)
+            options = PushOptions(partition, partition_sequence=sequence, stage=stage)
             if topics.is_json(topic):
                 rows = json_records.rows_of(decoded.records, number, topic)
                 try:
@@ -230,7 +258,22 @@ class _TopicWriter:
                 prepared = self._preparer.prepare(rows, options)
             # A stream of its own: a batch that is rejected does not reject those after it.
             pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
-            return _Written(pending, topic, rows.num_rows, prepared.bytes, service)
+            size = prepared.bytes
+            return _Written(pending, topic, partition, rows.num_rows, size, service, transaction)
+
+    def _transaction(self, head: BatchHead) -> tuple[str, ProducerEpoch] | None:
+        """Return the name and producer of a batch's transaction; None of a batch of none.
+
+        Raises:
+            KafkaError: The batch and its request differ in this.
+        """
+        transactional_id = self._request.transactional_id
+        if bool(head.attributes & _TRANSACTIONAL) != (transactional_id is not None):
+            raise KafkaError(ErrorCode.invalid_txn_state)
+        if transactional_id is None:
+            return None
+        name = name_of(self._service, transactional_id)
+        return name, ProducerEpoch(head.producer_id, head.producer_epoch)
 
     def _found(self) -> Topic:
         if self._topic is None:

@@ -9,6 +9,7 @@ from wings_core.errors import Unavailable
 from wings_server.http.listener import BACKLOG, START_SECONDS_MAX, STOP_SECONDS_MAX, bind
 from wings_server.kafka.service import KafkaService
 from wings_server.kafka.session import Session
+from wings_server.kafka.transaction_requests import expire_forever
 from wings_server.kafka.wire import Connection
 from wings_server.settings import Address
 from wings_server.tls import Tls
@@ -48,6 +49,7 @@ class KafkaListener:
         service.address = Address(given.host, given.port or self.address.port)
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server
+        self._expiring: asyncio.Task[None]
         self._started = threading.Event()
         # A daemon, so that a hanging request cannot prevent the process's end.
         self._thread = threading.Thread(target=self._run, name="wings-kafka", daemon=True)
@@ -74,6 +76,7 @@ class KafkaListener:
         asyncio.set_event_loop(self._loop)
         try:
             self._server = self._loop.run_until_complete(self._serve())
+            self._expiring = self._loop.create_task(expire_forever(self._service))
             self._started.set()
             self._loop.run_forever()
             # Lets the transports that were aborted close their sockets.
@@ -99,6 +102,7 @@ class KafkaListener:
         for connection in list(self._service.wire.open):
             connection.leave()
         self._server.close()
+        self._expiring.cancel()
         self._loop.call_soon(self._loop.stop)
 
     def _call(self, call: Callable[[], None]) -> None:

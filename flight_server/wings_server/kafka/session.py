@@ -21,6 +21,7 @@ from wings_server.kafka import (
     group_requests,
     list_offsets,
     topic_requests,
+    transaction_requests,
 )
 from wings_server.kafka.messages import (
     Api,
@@ -63,6 +64,11 @@ _GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
     Api.OFFSET_DELETE: group_admin.delete_offsets,
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_requests.heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: consumer_requests.describe,
+    Api.INIT_PRODUCER_ID: transaction_requests.init_producer_id,
+    Api.ADD_PARTITIONS_TO_TXN: transaction_requests.add_partitions,
+    Api.ADD_OFFSETS_TO_TXN: transaction_requests.add_offsets,
+    Api.END_TXN: transaction_requests.end,
+    Api.TXN_OFFSET_COMMIT: transaction_requests.commit_offsets,
 }
 _LOOKS: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
     Api.OFFSET_FOR_LEADER_EPOCH: admin.leader_epochs,
@@ -81,7 +87,6 @@ _OTHERS: Mapping[Api, Callable[..., Awaitable[bytes]]] = {
     Api.FIND_COORDINATOR: topic_requests.find_coordinator,
     Api.CREATE_TOPICS: topic_requests.create_topics,
     Api.DELETE_TOPICS: topic_requests.delete_topics,
-    Api.INIT_PRODUCER_ID: topic_requests.init_producer_id,
 }
 
 

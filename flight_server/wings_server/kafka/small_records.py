@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 from aiokafka.errors import (  # pyright: ignore[reportMissingTypeStubs]
@@ -13,15 +12,7 @@ from aiokafka.record._crecords import (  # pyright: ignore[reportMissingTypeStub
     DefaultRecordBatchBuilder,
 )
 
-from wings_server.kafka.record_types import (
-    HEAD,
-    HEADERS,
-    UNCHECKED_HEAD,
-    Column,
-    Head,
-    Records,
-    offsets_of,
-)
+from wings_server.kafka.record_types import HEAD, HEADERS, Column, Head, Records, offsets_of
 
 _NO_HEADERS: list[tuple[str, bytes | None]] = []
 _NO_PRODUCER = (-1, -1, -1)
@@ -66,20 +57,10 @@ def encode(records: Records) -> bytearray:
     builder = DefaultRecordBatchBuilder(2, 0, 0, *_NO_PRODUCER, _UNBOUNDED)
     keys, values = values_of(records.key), values_of(records.value)
     headers = _headers_of(records.headers)
-    # The builder takes a first time of -1 for none yet, so it is given times a millisecond later.
-    later = int(records.timestamps[0] == -1)
-    times = (records.timestamps + later).tolist()
+    times = records.timestamps.tolist()
     for offset, (time, key, value) in enumerate(zip(times, keys, values, strict=True)):
         builder.append(offset, time, key, value, headers[offset] if headers else _NO_HEADERS)
-    batch = builder.build()
-    if later:
-        head = Head(*HEAD.unpack_from(batch))
-        first, last = head.first_timestamp - later, head.max_timestamp - later
-        head = head._replace(first_timestamp=first, max_timestamp=last)
-        HEAD.pack_into(batch, 0, *head)
-        crc = google_crc32c.value(bytes(batch[UNCHECKED_HEAD.size :]))
-        HEAD.pack_into(batch, 0, *head._replace(crc=crc))
-    return batch
+    return builder.build()
 
 
 def no_headers(count: int) -> Column:

@@ -1,6 +1,5 @@
 """Requests about the cluster and its topics: brokers, coordinators, topics and partitions."""
 
-import secrets
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +13,6 @@ from wings_core.kafka_topics import BINARY_SCHEMA, PARTITION_COLUMN
 from wings_core.model import KafkaConfig, Topic, TopicConfig
 from wings_core.schemas import schema_to_ipc
 from wings_core.security.principal import Principal
-from wings_core.security.rights import SOMEWHERE, Right
 from wings_server.kafka.configs import config_of
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
@@ -30,7 +28,7 @@ TOPIC_STATES_FROM = 6
 COORDINATOR_KEYS_FROM = 4
 """Version of `FindCoordinator` from which several coordinators are asked for."""
 
-_GROUP_KEY = 0
+_GROUP_KEY, _TRANSACTION_KEY = 0, 1
 _FAILURES = (KafkaError, WingsError)
 
 
@@ -198,27 +196,13 @@ def _deleted(
     return result
 
 
-async def init_producer_id(service: KafkaService, principal: Principal, request: Request) -> bytes:
-    """Answer `InitProducerId`: an idempotent producer gets an id that nobody had before.
-
-    Ids are random numbers of 62 bits, so that no counter has to be durable.
-    """
-    del service
-    if request.body.transactional_id is not None:
-        return request.response({"error_code": ErrorCode.unsupported_version, "producer_id": -1})
-    if not principal.may(Right.WRITE, SOMEWHERE):
-        refused = ErrorCode.cluster_authorization_failed
-        return request.response({"error_code": refused, "producer_id": -1})
-    return request.response({"producer_id": secrets.randbits(62), "producer_epoch": 0})
-
-
 async def find_coordinator(service: KafkaService, principal: Principal, request: Request) -> bytes:
-    """Answer `FindCoordinator`: of every group it is this broker."""
+    """Answer `FindCoordinator`: of every group and transactional id it is this broker."""
     del principal
     body, address = request.body, service.address
     at = {"node_id": BROKER_ID, "host": address.host, "port": address.port}
-    if getattr(body, "key_type", _GROUP_KEY) != _GROUP_KEY:
-        refused = "transactions are not served"
+    if getattr(body, "key_type", _GROUP_KEY) not in {_GROUP_KEY, _TRANSACTION_KEY}:
+        refused = "share groups are not served"
         at = {"node_id": -1, "host": "", "port": -1, "error_message": refused}
         at["error_code"] = ErrorCode.invalid_request
     if request.head.version < COORDINATOR_KEYS_FROM:
