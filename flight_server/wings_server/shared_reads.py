@@ -36,7 +36,7 @@ class Entry:
     read: Read | None = None
     """The read that its cursor is of."""
     batches: list[Any] = field(default_factory=list[Any])
-    """What is kept for the answer."""
+    """Chunks that are kept for the answer."""
     bytes: int = 0
     """The size of the batches."""
     is_paused: bool = False

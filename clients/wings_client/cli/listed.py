@@ -1,4 +1,4 @@
-"""What the help of `wings` says of the commands of Wings, so that it imports none of them."""
+"""Lines of the help of `wings` about the commands of Wings, so that it imports none of them."""
 
 from typing import NamedTuple
 

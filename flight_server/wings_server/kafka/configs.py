@@ -37,7 +37,7 @@ class _Type(IntEnum):
 
 
 class _Operation(IntEnum):
-    """What is done with a key."""
+    """Treatment of a key."""
 
     SET = 0
     DELETE = 1

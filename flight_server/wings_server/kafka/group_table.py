@@ -26,7 +26,7 @@ SUBSCRIPTIONS_MAX = 100_000
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """What a member of a group of KIP-848 subscribes to, by Kafka's names and a pattern."""
+    """Subscription of a member of a group of KIP-848, by Kafka's names and a pattern."""
 
     names: frozenset[str] = frozenset()
     pattern: str = ""
