@@ -40,7 +40,7 @@ class Entry:
     bytes: int = 0
     """The size of the batches."""
     is_paused: bool = False
-    """Whether it has its share of the answer's bytes, and perhaps more rows."""
+    """Whether the partition has its share of the answer's bytes, and perhaps more rows."""
     is_ended: bool = False
     """Whether nothing more can be read of it."""
     share: int = 0
