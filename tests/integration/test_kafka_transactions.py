@@ -1,11 +1,14 @@
 """Transactions of Kafka's clients, unmodified (librdkafka), against a server that may be killed."""
 
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import confluent_kafka as ck
@@ -253,10 +256,10 @@ def test_time_outs_have_a_bound(clients: Clients) -> None:
     assert (code, is_fatal) == (ck.KafkaError.INVALID_TRANSACTION_TIMEOUT, True)
 
 
-def fill(clients: Clients, topic: str, count: int) -> None:
+def fill(clients: Clients, topic: str, count: int, partition: int = 0) -> None:
     producer = ck.Producer({**clients.config, "enable.idempotence": True})
     for number in range(count):
-        producer.produce(topic, str(number).encode())
+        producer.produce(topic, str(number).encode(), partition=partition)
     assert producer.flush(LATER) == 0
 
 
@@ -336,3 +339,84 @@ def test_after_a_kill_within_a_transaction_nothing_of_it_is_visible_and_all_of_c
             assert clients.values("two") == expected
         clients.producer("t")  # Else the offsets are pending.
         assert clients.committed("g", "one") == 3
+
+
+NO_REBOOTSTRAP = {"metadata.recovery.strategy": "none"}
+"""Keep librdkafka's brokers while the only one is away.
+
+Otherwise it forgets them, but not that one of them coordinates a group, so
+`send_offsets_to_transaction` waits minutes for a broker object without a thread, past its time-out.
+"""
+
+
+def copy(clients: Clients, partitions: int, steps: SimpleQueue[str]) -> None:
+    """Copy `in` to `out` record by record, whatever fails on the way; tells its steps."""
+    producer = clients.producer("copier", **NO_REBOOTSTRAP)
+    while True:
+        with closing(clients.consumer("copier")) as consumer:
+            consumer.subscribe(["in"])
+            try:
+                return copy_to_the_end(consumer, producer, partitions, steps)
+            except ck.KafkaException as caught:
+                error = caught.args[0]
+        # The next consumer begins where the group has committed.
+        if error.txn_requires_abort():
+            producer.abort_transaction(LATER)
+        else:
+            producer = clients.producer("copier", **NO_REBOOTSTRAP)
+
+
+def copy_to_the_end(
+    consumer: ck.Consumer, producer: ck.Producer, partitions: int, steps: SimpleQueue[str]
+) -> None:
+    ended: set[int | None] = set()
+    while len(ended) < partitions:
+        message = consumer.poll(LATER)
+        assert message is not None
+        error = message.error()
+        if error is not None:
+            if error.code() == ck.KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+            continue
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        producer.begin_transaction()
+        steps.put("produce")
+        producer.produce("out", message.value(), partition=partition)
+        steps.put("send offsets")
+        producer.send_offsets_to_transaction(
+            [ck.TopicPartition("in", partition, offset + 1)],
+            consumer.consumer_group_metadata(),
+            LATER,
+        )
+        steps.put("commit")
+        producer.commit_transaction(LATER)
+        steps.put("next")
+
+
+@pytest.mark.parametrize(
+    ("count", "kills"), [(30, 2), pytest.param(300, 10, marks=pytest.mark.soak)]
+)
+def test_each_record_is_copied_once_and_in_order_through_kills_of_the_server(
+    tmp_path: Path, count: int, kills: int
+) -> None:
+    with killed_server(tmp_path) as (server, clients), ThreadPoolExecutor(1) as threads:
+        clients.create("in", "out", partitions=2)
+        for partition in range(2):
+            fill(clients, "in", count, partition)
+        steps = SimpleQueue[str]()
+        copied = threads.submit(copy, clients, 2, steps)
+        # Each transaction has four steps, so kills come at any of them.
+        begun = 0
+        for kill in sorted(random.Random(1).sample(range(1, 8 * count), kills)):
+            for _ in range(begun, kill):
+                steps.get(timeout=LATER)
+            begun = kill
+            server.kill()
+            server.start()
+        copied.result(4 * LATER)
+        for partition in range(2):
+            expected = [str(number).encode() for number in range(count)]
+            assert clients.values("in", partition) == expected
+            assert clients.values("out", partition) == expected
