@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 from aiokafka.errors import (  # pyright: ignore[reportMissingTypeStubs]
@@ -12,7 +13,15 @@ from aiokafka.record._crecords import (  # pyright: ignore[reportMissingTypeStub
     DefaultRecordBatchBuilder,
 )
 
-from wings_server.kafka.record_types import HEAD, HEADERS, Column, Head, Records, offsets_of
+from wings_server.kafka.record_types import (
+    HEAD,
+    HEADERS,
+    UNCHECKED_HEAD,
+    Column,
+    Head,
+    Records,
+    offsets_of,
+)
 
 _NO_HEADERS: list[tuple[str, bytes | None]] = []
 _NO_PRODUCER = (-1, -1, -1)
@@ -57,10 +66,20 @@ def encode(records: Records) -> bytearray:
     builder = DefaultRecordBatchBuilder(2, 0, 0, *_NO_PRODUCER, _UNBOUNDED)
     keys, values = values_of(records.key), values_of(records.value)
     headers = _headers_of(records.headers)
-    times = records.timestamps.tolist()
+    # The builder takes a first time of -1 for none yet, so it is given times a millisecond later.
+    later = int(records.timestamps[0] == -1)
+    times = (records.timestamps + later).tolist()
     for offset, (time, key, value) in enumerate(zip(times, keys, values, strict=True)):
         builder.append(offset, time, key, value, headers[offset] if headers else _NO_HEADERS)
-    return builder.build()
+    batch = builder.build()
+    if later:
+        head = Head(*HEAD.unpack_from(batch))
+        first, last = head.first_timestamp - later, head.max_timestamp - later
+        head = head._replace(first_timestamp=first, max_timestamp=last)
+        HEAD.pack_into(batch, 0, *head)
+        crc = google_crc32c.value(bytes(batch[UNCHECKED_HEAD.size :]))
+        HEAD.pack_into(batch, 0, *head._replace(crc=crc))
+    return batch
 
 
 def no_headers(count: int) -> Column:

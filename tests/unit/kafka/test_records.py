@@ -10,7 +10,7 @@ import cramjam
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from record_batches import HEAD, Record, batches, columns_of, plain_records, record, records_in
@@ -64,6 +64,7 @@ def refusal(batch: bytes, bytes_max: int = BYTES_MAX) -> ErrorCode:
 
 
 @given(batches)
+@example([Record(-1, None, b"without a time", ()), Record(0, None, b"with one", ())])
 def test_both_codecs_write_the_same_bytes_and_read_what_a_plain_decoder_reads(
     records: list[Record],
 ) -> None:
