@@ -160,6 +160,22 @@ def test_what_kafka_produced_is_read_over_flight(
     assert (found[-1].key(), found[-1].value()) == (None, b"pushed")
 
 
+@pytest.mark.parametrize("count", [3, 1_500])
+def test_headers_that_kafka_cannot_have_stop_no_consumer(
+    server: RunningServer, rdkafka: Rdkafka, new_topic_id: str, count: int
+) -> None:
+    rdkafka.create(new_topic_id)
+    headers: list[Any] = [None, [None], [{"key": None, "value": b"x"}, {"key": "a", "value": None}]]
+    rows = [
+        {"partition": 0, "key": None, "value": b"v", "headers": headers[n % 3], "timestamp": None}
+        for n in range(count)
+    ]
+    with wings_client.connect(server.flight) as client:
+        client.push(new_topic_id, rows)
+    found = rdkafka.consume(new_topic_id, count)
+    assert [each.headers() for each in found[:3]] == [None, None, [("", b"x"), ("a", None)]]
+
+
 def test_names_that_are_no_ids_are_kept_and_listed(server: RunningServer, rdkafka: Rdkafka) -> None:
     name = rdkafka.create("Orders.EU_1", 2)
     rdkafka.produce(name, [b"one"])

@@ -23,6 +23,7 @@ from wings_server.kafka.errors import KafkaError
 from wings_server.kafka.record_types import (
     HEAD,
     HEAD_BYTES,
+    HEADERS,
     LENGTH_FROM,
     UNCHECKED_HEAD,
     Column,
@@ -125,11 +126,26 @@ def rows_of(records: Records, partition: int, schema: pa.Schema) -> pa.RecordBat
 
 def records_of(rows: pa.RecordBatch) -> Records:
     """Return the rows of a topic whose values are bytes as records; the inverse of `rows_of`."""
-    _, key, value, headers, times = rows.columns
+    _, key, value, _, times = rows.columns
+    headers: Column = rows.column(3)
+    entries = headers.flatten()
+    if entries.null_count or entries.field(0).null_count:
+        headers = _whole_headers(headers)
     times = times.view(pa.int64())
     if times.null_count:
         times = times.fill_null(-1)
     return Records(key, value, headers, times.to_numpy())
+
+
+def _whole_headers(headers: Column) -> Column:
+    """Return headers as Kafka can have them: null entries are left out, null keys are empty."""
+    return pa.array(
+        [
+            [{**each, "key": each["key"] or ""} for each in entries or () if each is not None]
+            for entries in headers.to_pylist()
+        ],
+        HEADERS,
+    )
 
 
 def sizes_of(records: Records) -> Ints:
