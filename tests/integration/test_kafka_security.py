@@ -20,7 +20,17 @@ from confluent_kafka.admin import (
     ResourceType,  # pyright: ignore[reportPrivateImportUsage] - documented so
 )
 from flight_calls import act
-from test_kafka import LATER, Connection, Rdkafka, connected, fetch_request, head, kafka, text
+from test_kafka import (
+    LATER,
+    Connection,
+    Rdkafka,
+    connected,
+    fetch_request,
+    head,
+    kafka,
+    taken,
+    text,
+)
 from token_calls import ROOT, client_of, new_token
 
 import wings_client
@@ -268,6 +278,33 @@ def test_a_user_with_a_slash_picks_a_namespace(
         token = new_token(root, "outside", "read=mine")
         assert refused(server.kafka, token, "acme/shop")
         assert not refused(server.kafka, token, "acme")
+
+
+def test_a_group_of_one_namespace_is_none_of_another(
+    server: RunningServer, root: flight.FlightClient, new_topic_id: str
+) -> None:
+    act(root, "create-namespace", namespace="tenants/acme/namespaces/back")
+    ours, theirs = (Presenting(server.kafka, ROOT, user) for user in ("anyone", "acme/back"))
+    for clients in (ours, theirs):
+        clients.create(new_topic_id)
+        clients.produce(new_topic_id, [b"one"])
+    with (
+        closing(theirs.consumer(new_topic_id, **{"group.protocol": "consumer"})) as member,
+        closing(ours.consumer(new_topic_id)) as classic,
+    ):
+        member.subscribe([new_topic_id])
+        taken(member, 1)
+        classic.subscribe([new_topic_id])
+        (message,) = taken(classic, 1)
+        classic.commit(message=message, asynchronous=False)
+        member.commit(asynchronous=False)
+    for clients in (ours, theirs):
+        admin = AdminClient(clients.config)  # It must outlive its futures.
+        groups = admin.list_consumer_groups().result(LATER).valid
+        assert [each.group_id for each in groups].count(new_topic_id) == 1
+    for consumer in (f"kafka:{new_topic_id}", f"kafka/acme/back:{new_topic_id}"):
+        (committed,) = act(root, "get-offsets", consumer=consumer)["offsets"]
+        assert committed["offset"] == 1
 
 
 def refused(address: str, token: str, user: str) -> bool:

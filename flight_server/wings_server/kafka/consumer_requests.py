@@ -24,7 +24,7 @@ from wings_core.security.rights import Right
 from wings_core.slots import mask_of, slots_in
 from wings_server.group_actions import authorize_member, group_node
 from wings_server.kafka.errors import KafkaError
-from wings_server.kafka.group_requests import CONSUMER_PREFIX, admit, group_code
+from wings_server.kafka.group_requests import admit, group_code
 from wings_server.kafka.group_table import Subscription
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
@@ -93,7 +93,7 @@ def _beat(
     body: Any,
     subscription: Subscription | None,
 ) -> Values:
-    node, consumer = group_node(service.log), CONSUMER_PREFIX + body.group_id
+    node, consumer = group_node(service.log), service.consumer_of(body.group_id)
     try:
         authorize_member(node, principal, consumer, member, body.instance_id)
         if body.member_epoch == LEAVE_FOR_A_WHILE:
@@ -207,7 +207,7 @@ def _described(service: KafkaService, principal: Principal, group_id: str) -> Va
             ]
         }
 
-    epoch = service.log.metadata.consumer_groups.load(CONSUMER_PREFIX + group_id).epoch
+    epoch = service.log.metadata.consumer_groups.load(service.consumer_of(group_id)).epoch
     return {
         "group_id": group_id,
         "group_state": state_of(members),
@@ -234,7 +234,7 @@ def _described(service: KafkaService, principal: Principal, group_id: str) -> Va
 def members_of(service: KafkaService, group_id: str) -> Sequence[GroupMember]:
     """Return the live members of a group, but those of a classic one."""
     try:
-        return group_node(service.log).coordinator.members(CONSUMER_PREFIX + group_id)
+        return group_node(service.log).coordinator.members(service.consumer_of(group_id))
     except RunElsewhere:
         raise KafkaError(ErrorCode.coordinator_not_available) from None
 

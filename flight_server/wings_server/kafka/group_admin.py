@@ -11,7 +11,7 @@ from wings_core.security.rights import Right
 from wings_server.group_actions import group_node
 from wings_server.kafka.consumer_requests import members_of, state_of
 from wings_server.kafka.errors import KafkaError
-from wings_server.kafka.group_requests import CONSUMER_PREFIX, admit, group_code
+from wings_server.kafka.group_requests import admit, group_code
 from wings_server.kafka.groups import Group, State
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
@@ -69,10 +69,11 @@ def _all(
 ) -> Sequence[Values]:
     stored = service.log.metadata.consumer_groups
     groups = {
-        each: _entry(each, CLASSIC) for each in _group_ids(service.log.registry.list_consumers)
+        each: _entry(each, CLASSIC)
+        for each in _group_ids(service, service.log.registry.list_consumers)
     }
-    for group_id in _group_ids(stored.names):
-        members = stored.load(CONSUMER_PREFIX + group_id).members
+    for group_id in _group_ids(service, stored.names):
+        members = stored.load(service.consumer_of(group_id)).members
         if members:
             groups[group_id] = _entry(group_id, CONSUMER, state_of(members))
         elif group_id in groups:
@@ -93,20 +94,20 @@ def _entry(group_id: str, kind: str, state: str = State.EMPTY.value) -> Values:
     }
 
 
-def _group_ids(names: Callable[..., Sequence[str]]) -> Iterator[str]:
+def _group_ids(service: KafkaService, names: Callable[..., Sequence[str]]) -> Iterator[str]:
     """Yield the ids of groups among the names of consumers, which are given page by page."""
-    after = CONSUMER_PREFIX
+    after = prefix = service.consumer_of("")
     while page := names(LISTED_AT_ONCE, after=after):
         for name in page:
-            if not name.startswith(CONSUMER_PREFIX):
+            if not name.startswith(prefix):
                 return
-            yield name.removeprefix(CONSUMER_PREFIX)
+            yield name.removeprefix(prefix)
         after = page[-1]
 
 
 def _topics_of(service: KafkaService, group_id: str, principal: Principal) -> set[str]:
     """Return the topics of a group, by offsets and members, that a principal may read."""
-    consumer = CONSUMER_PREFIX + group_id
+    consumer = service.consumer_of(group_id)
     names = {str(each.topic) for each in service.log.registry.get_offsets(consumer)}
     members = service.log.metadata.consumer_groups.load(consumer).members
     if members:
@@ -197,7 +198,7 @@ def _check_empty(service: KafkaService, principal: Principal, group_id: str) -> 
 def _delete(service: KafkaService, principal: Principal, group_id: str) -> None:
     if members_of(service, group_id):  # Which also ends sessions that are over.
         raise KafkaError(ErrorCode.non_empty_group)
-    registry, consumer = service.log.registry, CONSUMER_PREFIX + group_id
+    registry, consumer = service.log.registry, service.consumer_of(group_id)
     names = {str(each.topic) for each in registry.get_offsets(consumer)}
     readable = {name for name in names if principal.may(Right.READ, name)}
     if not readable:
@@ -241,7 +242,7 @@ def _forgotten(
         topic = service.topics.readable(service.gate, principal, asked.name)
         partitions = [partition_at(topic, number) for number in numbers]
         if partitions:
-            consumer = CONSUMER_PREFIX + group_id
+            consumer = service.consumer_of(group_id)
             service.log.registry.forget_offsets(consumer, topic.uuid, partitions)
     except FencedMember:
         code = ErrorCode.group_subscribed_to_topic

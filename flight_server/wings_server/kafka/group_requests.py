@@ -19,7 +19,6 @@ from wings_server.kafka.groups import Caller, Join, MemberIdRequired, join_error
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
 
-CONSUMER_PREFIX = "kafka:"
 """Beginning of the names of consumers that are Kafka's groups."""
 
 METADATA_BYTES_MAX = 4_096
@@ -66,7 +65,7 @@ async def join(service: KafkaService, principal: Principal, request: Request) ->
 
 def _check_classic(service: KafkaService, group_id: str) -> None:
     """Check that a group has no members of KIP-848."""
-    if service.log.metadata.consumer_groups.load(CONSUMER_PREFIX + group_id).members:
+    if service.log.metadata.consumer_groups.load(service.consumer_of(group_id)).members:
         raise KafkaError(ErrorCode.inconsistent_group_protocol)
 
 
@@ -202,7 +201,8 @@ class OffsetsToCommit:
         """
         if not self._offsets:
             return
-        consumer, service = CONSUMER_PREFIX + group_id, self._service
+        service = self._service
+        consumer = service.consumer_of(group_id)
         given = ConsumerCommit(consumer, tuple(self._offsets), member, tuple(self._notes))
         try:
             with looking_at_members(service.log, consumer, member):
@@ -283,8 +283,8 @@ def _fetched(
         admit(principal)
         # Before the offsets: what ends in between is committed then.
         transactions = service.log.metadata.transactions
-        pending = transactions.pending(CONSUMER_PREFIX + group_id) if is_stable else []
-        found = service.log.registry.get_offsets(CONSUMER_PREFIX + group_id)
+        pending = transactions.pending(service.consumer_of(group_id)) if is_stable else []
+        found = service.log.registry.get_offsets(service.consumer_of(group_id))
     except _FAILURES as error:
         return {"group_id": group_id, "topics": [], "error_code": group_code(error)}
     offsets: dict[tuple[TopicName, Partition], CommittedOffset | None]

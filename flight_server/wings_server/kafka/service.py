@@ -105,6 +105,16 @@ class KafkaService:
             found.topics, found.groups = KafkaTopics(self.log, namespace), GroupTable()
         return found
 
+    def consumer_of(self, group_id: str) -> str:
+        """Return the name of the consumer that has a group's members and offsets.
+
+        It is `kafka:GROUP`, of other namespaces than the default `kafka/TENANT/NAMESPACE:GROUP`.
+        """
+        namespace = self.topics.namespace
+        if namespace == DEFAULT_NAMESPACE:
+            return f"kafka:{group_id}"
+        return f"kafka/{namespace.tenant}/{namespace.namespace}:{group_id}"
+
     async def read(self, work: Callable[[], Result]) -> Result:
         """Run `work`, which never waits for a commit, on a reader's thread."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, tracing.bound(work))

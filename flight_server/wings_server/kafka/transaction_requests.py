@@ -22,7 +22,6 @@ from wings_core.security.rights import SOMEWHERE, Right
 from wings_server.kafka import topics
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.group_requests import (
-    CONSUMER_PREFIX,
     OffsetsToCommit,
     admit,
     caller_of,
@@ -133,7 +132,7 @@ async def add_offsets(service: KafkaService, principal: Principal, request: Requ
     name = name_of(service, body.transactional_id)
     producer = ProducerEpoch(body.producer_id, body.producer_epoch)
     transactions = service.log.metadata.transactions
-    nothing = ConsumerCommit(CONSUMER_PREFIX + body.group_id, ())
+    nothing = ConsumerCommit(service.consumer_of(body.group_id), ())
 
     def added() -> ErrorCode:
         admit(principal)
