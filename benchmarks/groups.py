@@ -214,7 +214,7 @@ def _join(server: ServerProcess) -> float:
             thread.start()
         for thread in (*closing, *threads):
             thread.join()
-        while clients[0].consumer_group(name).members:
+        while any(each.members for each in clients[0].consumer_groups() if each.consumer == name):
             time.sleep(0.1)  # What they give up by leaving takes the server a while.
     return seconds
 

@@ -282,6 +282,8 @@ class Member:
             SESSION_MS,
             self.owned,
         )
+        if said.topics is not None:
+            self.said_topics = None  # Until it is answered, the group may know these or those.
         sent_at, topics = self.clock(), self.topics
         self.beat_after(CALL_SECONDS_MAX)
         call = self.call = next(self.world.numbers)
