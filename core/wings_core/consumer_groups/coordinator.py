@@ -112,6 +112,7 @@ class GroupCoordinator:
         """Members of all groups, as of the last tick."""
         self.members_by_group: dict[str, int] = {}
         """How many members the groups have that this node runs, as of the last tick."""
+        self._is_closed = False
 
     def heartbeat(self, consumer: str, beat: Heartbeat) -> Answer:
         """Take the heartbeat of a member of a group; blocks for a commit where it changes anything.
@@ -176,7 +177,8 @@ class GroupCoordinator:
                         opened.cover_slots()
 
     def close(self) -> None:
-        """Release the leases, so that other nodes take over at once."""
+        """Release the leases, so that other nodes take over at once; none is acquired after it."""
+        self._is_closed = True
         for shard in self._shards:
             with shard.lock:
                 if shard.lease is not None:
@@ -211,6 +213,8 @@ class GroupCoordinator:
 
     def _lease_of(self, shard: _Shard) -> MaintenanceLease:
         """Return the lease of a shard, acquired or renewed where that is due."""
+        if self._is_closed:
+            raise Unavailable("this node is stopping; try again")
         now = self._clock()
         if shard.lease is not None and now < shard.asked_at + LEASE_SECONDS / RENEWALS:
             return shard.lease

@@ -103,6 +103,17 @@ def test_the_lease_of_groups_without_members_is_let_go(
     assert second.members("g") == []
 
 
+def test_a_node_that_stops_takes_no_lease_for_a_heartbeat_that_comes_late(
+    metadata: SqliteMetadata, world: World
+) -> None:
+    first, second = (world.coordinator(metadata, name) for name in ("one", "two"))
+    join(first, "a")
+    first.close()
+    with pytest.raises(Unavailable, match="stopping"):
+        join(first, "b")
+    assert [member.member for member in second.members("g")] == ["a"]
+
+
 def test_slots_that_a_topic_gains_are_assigned_also_by_the_next_node(
     metadata: SqliteMetadata, world: World
 ) -> None:
