@@ -462,7 +462,7 @@ def test_a_repeated_batch_is_answered_as_at_first(
         error, producer, epoch = struct.unpack_from(">hqh", connection.receive() or b"", 8)
         assert (error, epoch) == (0, 0)
         written = [(0, 0, 0, 0), (0, 3, 0, 3), (0, 0, 0, 0), (0, 3, 0, 3), (1, 0, 0, 6)]
-        refused = [(1, 9, 45, -1), (0, 6, 47, -1)]
+        refused = [(1, 9, 45, -1), (0, 6, 47, -1), (-1, 0, 87, -1), (1, -1, 87, -1)]
         for epoch, first, code, offset in (*written, *refused):
             with subtests.test(epoch=epoch, first=first):
                 connection.send(produce_request(new_topic_id, producer, epoch, first))

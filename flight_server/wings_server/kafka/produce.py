@@ -286,9 +286,15 @@ class _TopicWriter:
 
 
 def _sequence(head: BatchHead) -> PartitionSequence | None:
-    """Return an idempotent producer's numbers of a batch; None of another producer."""
-    if head.producer_id < 0 or head.base_sequence < 0:
+    """Return an idempotent producer's numbers of a batch; None of another producer.
+
+    Raises:
+        KafkaError: The producer has no epoch, or the batch no sequence.
+    """
+    if head.producer_id < 0:
         return None
+    if head.producer_epoch < 0 or head.base_sequence < 0:
+        raise KafkaError(ErrorCode.invalid_record, "an idempotent producer's batch has no numbers")
     return PartitionSequence(str(head.producer_id), head.producer_epoch, head.base_sequence)
 
 
