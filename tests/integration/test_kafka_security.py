@@ -310,15 +310,37 @@ def test_a_group_of_one_namespace_is_none_of_another(
 def refused(address: str, token: str, user: str) -> bool:
     """Return whether SASL refuses a token; with the newest forms of its requests."""
     with connected(address) as connection:
-        connection.send(head(Api.SASL_HANDSHAKE, 1) + text("PLAIN"))
-        assert connection.receive() is not None
-        message = f"\0{user}\0{token}".encode()
-        connection.send(head(Api.SASL_AUTHENTICATE, 0) + struct.pack(">i", len(message)) + message)
-        answer = connection.receive()
-        assert answer is not None
-        (code,) = struct.unpack_from(">h", answer, 4)
-        assert code in {0, ck.KafkaError.SASL_AUTHENTICATION_FAILED}
-        return code != 0
+        return not presents(connection, token, user)
+
+
+def presents(connection: Connection, token: str, user: str = "anyone") -> bool:
+    """Return whether SASL admits a token; if not, the connection is closed."""
+    connection.send(head(Api.SASL_HANDSHAKE, 1) + text("PLAIN"))
+    assert connection.receive() is not None
+    message = f"\0{user}\0{token}".encode()
+    connection.send(head(Api.SASL_AUTHENTICATE, 0) + struct.pack(">i", len(message)) + message)
+    answer = connection.receive()
+    assert answer is not None
+    (code,) = struct.unpack_from(">h", answer, 4)
+    if code == 0:
+        return True
+    assert code == ck.KafkaError.SASL_AUTHENTICATION_FAILED
+    assert connection.receive() is None
+    return False
+
+
+def test_a_connection_stays_with_its_principal_and_its_namespace(
+    server: RunningServer, root: flight.FlightClient, subtests: pytest.Subtests
+) -> None:
+    act(root, "create-namespace", namespace="tenants/acme/namespaces/stay")
+    token = new_token(root, "stays", "read=*")
+    again = {"nobody": ("no token", "anyone"), "another": (ROOT, "anyone")}
+    again["another namespace"] = (token, "acme/stay")
+    for name, presented in again.items():
+        with subtests.test(name), connected(server.kafka) as connection:
+            assert presents(connection, token)
+            assert presents(connection, token, "the same")
+            assert not presents(connection, *presented)
 
 
 def presents_plainly(connection: Connection, message: bytes) -> bytes | None:

@@ -193,9 +193,12 @@ class Session:
 
     async def _authenticate(self, message: bytes) -> None:
         """Admit the principal of the token in a message.
+            self._principal = None  # No further request is answered.
+            self._loop.call_soon(self._close, error.message)  # Once the refusal is sent.
 
         Raises:
-            Unauthenticated: The token is not valid, or may see nothing of its namespace.
+            Unauthenticated: The token is not valid, or may see nothing of its namespace, or the
+                connection is another principal's or in another namespace.
             Unavailable: Metadata cannot be reached.
         """
         mechanism, self._mechanism, self._takes_plain_token = self._mechanism, None, False
@@ -213,7 +216,12 @@ class Session:
                 pass
             raise Unauthenticated(f"{principal.name} sees nothing of {namespace}")
 
-        self._admit(await service.read(found), service.within(namespace))
+        principal, earlier = await service.read(found), self._principal
+        if earlier is not None and earlier is not ANYONE:
+            before = earlier.name, service.topics.namespace
+            if before != (principal.name, namespace):
+                raise Unauthenticated(f"the connection is that of {earlier.name}")
+        self._admit(principal, service.within(namespace))
 
     def _admit(self, principal: Principal, service: KafkaService) -> None:
         self._timer.cancel()
