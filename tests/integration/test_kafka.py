@@ -23,12 +23,14 @@ from confluent_kafka.admin import (
     AdminClient,
     NewTopic,  # pyright: ignore[reportPrivateImportUsage] - documented so
 )
-from kio.index import load_request_schema
-from kio.serial import entity_writer
+from fix_calls import Calls
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
 
 import wings_client
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
+from wings_server.kafka import group_requests
 from wings_server.kafka.messages import VERSIONS, Api, builder_of
 from wings_server.testing import RunningServer, running_server
 
@@ -333,6 +335,33 @@ def test_a_commit_of_a_generation_before_a_restart_is_refused(
         assert committed(connection, *after) == 0
 
 
+def test_a_commit_of_a_member_that_leaves_meanwhile_is_refused(
+    rdkafka: Rdkafka, new_topic_id: str, calls: Calls
+) -> None:
+    rdkafka.create(new_topic_id)
+    address = rdkafka.config["bootstrap.servers"]
+    with connected(address) as member, connected(address) as other:
+        group = {"group_id": new_topic_id}
+        sessions = {"session_timeout": 6_000, "rebalance_timeout": 6_000}
+        protocols = [{"name": "range", "metadata": b""}]
+        kind = {"protocol_type": "consumer", "protocols": protocols}
+        joined = member.ask(Api.JOIN_GROUP, 3, **group, **sessions, **kind)
+        named = {**group, "member_id": joined.member_id}
+        member.ask(Api.SYNC_GROUP, 1, **named, generation_id=joined.generation_id)
+        left: list[Any] = []
+
+        def leave(*_: object) -> None:
+            left.append(other.ask(Api.LEAVE_GROUP, 1, **named).error_code.value)
+
+        calls.before(group_requests, "OffsetsToCommit", leave)
+        offsets = [{"partition_index": 0, "committed_offset": 1}]
+        topics = [{"name": new_topic_id, "partitions": offsets}]
+        known = {"generation_id_or_member_epoch": joined.generation_id}
+        (topic,) = member.ask(Api.OFFSET_COMMIT, 2, **named, **known, topics=topics).topics
+        assert left == [0]
+        assert topic.partitions[0].error_code.value == 22  # ILLEGAL_GENERATION
+
+
 def test_a_fetch_waits_for_bytes_and_holds_no_thread(
     server: RunningServer, rdkafka: Rdkafka, new_topic_id: str
 ) -> None:
@@ -553,6 +582,14 @@ class Connection:
             return None if head is None else self._read(struct.unpack(">i", head)[0])
         except ConnectionError:
             return None
+
+    def ask(self, api: Api, version: int, **values: Any) -> Any:
+        """Return the response to `smallest_request`."""
+        self.send(smallest_request(api, version, **values))
+        answer = memoryview(self.receive() or b"")
+        schema = load_response_schema(api.value, version)
+        _, size = entity_reader(schema.__header_schema__)(answer, 0)
+        return entity_reader(schema)(answer, size)[0]
 
     def _read(self, size: int) -> bytes | None:
         found = b""

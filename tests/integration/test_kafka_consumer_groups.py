@@ -1,7 +1,8 @@
 """Groups of KIP-848 by Kafka's own clients, unmodified: librdkafka's `group.protocol=consumer`."""
 
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,23 @@ import confluent_kafka as ck
 import pyarrow.flight as flight
 import pytest
 from confluent_kafka.admin import AdminClient
+from fix_calls import Calls
 from flight_calls import act
-from kio.index import load_response_schema
-from kio.serial import entity_reader
-from test_kafka import Rdkafka, connected, poll_until, raw_member, smallest_request, taken
+from test_kafka import (
+    LATER,
+    Rdkafka,
+    connected,
+    poll_until,
+    produce_request,
+    raw_member,
+    taken,
+)
 from test_kafka_admin import only, refusal
 
 import wings_client
+from wings_core.ingest.pending import Pending
 from wings_server.kafka.messages import Api
+from wings_server.kafka.service import PRODUCERS
 from wings_server.testing import RunningServer, running_server
 
 
@@ -138,13 +148,7 @@ def test_heartbeats_are_refused_as_kafka_does(
     classic, group = f"{new_topic_id}-classic", f"{new_topic_id}-new"
     address = rdkafka.config["bootstrap.servers"]
     with connected(address) as connection, raw_member(address, classic, new_topic_id):
-
-        def ask(api: Api, version: int, **values: Any) -> Any:
-            connection.send(smallest_request(api, version, **values))
-            answer = memoryview(connection.receive() or b"")
-            schema = load_response_schema(api.value, version)
-            _, size = entity_reader(schema.__header_schema__)(answer, 0)
-            return entity_reader(schema)(answer, size)[0]
+        ask = connection.ask
 
         def beat(member: str, epoch: int, **values: Any) -> Any:
             named = {"group_id": group, "member_id": member, "member_epoch": epoch}
@@ -189,6 +193,37 @@ def test_heartbeats_are_refused_as_kafka_does(
         with subtests.test("left"):
             assert beat("again", -1).member_epoch == -1
             assert beat("again", epoch + 1).error_code.value == 110
+
+
+def test_groups_and_metadata_are_served_while_all_batches_wait(
+    rdkafka: NextGeneration, new_topic_id: str, calls: Calls
+) -> None:
+    rdkafka.create(new_topic_id)
+    go, waiting = threading.Event(), threading.Semaphore(0)
+
+    def wait(_: Pending) -> None:
+        waiting.release()
+        go.wait(2 * LATER)  # Longer than a client waits.
+
+    calls.before(Pending, "outcome", wait)
+    address = rdkafka.config["bootstrap.servers"]
+    with ExitStack() as ends, connected(address) as member:
+        ends.callback(go.set)
+        for _ in range(PRODUCERS + 8):
+            producer = ends.enter_context(connected(address))
+            producer.send(produce_request(new_topic_id, -1, -1, -1))
+        assert all(waiting.acquire(timeout=LATER) for _ in range(PRODUCERS))
+        named = {"group_id": new_topic_id, "member_id": "one"}
+        joins = {**named, "subscribed_topic_names": [new_topic_id]}
+        beat = member.ask(Api.CONSUMER_GROUP_HEARTBEAT, 1, **joins)
+        assert beat.error_code.value == 0
+        (topic,) = member.ask(Api.METADATA, 4, topics=[{"name": new_topic_id}]).topics
+        assert topic.error_code.value == 0
+        offsets = [{"partition_index": 0, "committed_offset": 0}]
+        topics = [{"name": new_topic_id, "partitions": offsets}]
+        epoch = {"generation_id_or_member_epoch": beat.member_epoch}
+        (topic,) = member.ask(Api.OFFSET_COMMIT, 9, **named, **epoch, topics=topics).topics
+        assert topic.partitions[0].error_code.value == 0
 
 
 def test_patterns_and_names_to_come_are_subscribed_to(

@@ -15,7 +15,7 @@ from wings_core.security.rights import SOMEWHERE, Right
 from wings_server.group_actions import looking_at_members
 from wings_server.kafka import topics
 from wings_server.kafka.errors import KafkaError, code_of
-from wings_server.kafka.groups import Caller, Join, MemberIdRequired, join_error
+from wings_server.kafka.groups import Caller, Group, Join, MemberIdRequired, join_error
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
 
@@ -117,15 +117,15 @@ async def commit(service: KafkaService, principal: Principal, request: Request) 
     """Answer `OffsetCommit`; the offsets that can be committed are, in one transaction."""
     body = request.body
     group_id = body.group_id
-    try:
-        admit(principal)
-        member = committing(service, group_id, caller_of(body))
-    except _FAILURES as error:
-        return offset_results(body.topics, {}, group_code(error))
 
     def committed() -> Values:
         asked = OffsetsToCommit(service, principal, body.topics)
         asked.commit(
+        try:
+            admit(principal)
+            member = committing(service, group_id, caller_of(body))
+        except _FAILURES as error:
+            return offset_results(body.topics, {}, group_code(error))
             group_id,
             member,
             lambda given: service.log.registry.commit_offsets(
@@ -141,12 +141,16 @@ def committing(service: KafkaService, group_id: str, who: Caller) -> MemberEpoch
     """Return the member of a group of KIP-848 that commits; None of others, which may commit.
 
     Raises:
-        KafkaError: A member of a classic group may not commit.
+    For any thread, so that a commit is checked when it is applied.
+
+        KafkaError: A member of a classic group may not commit, or the group's id is empty.
     """
-    if who.member and who.generation >= 0 and service.groups.get(group_id) is None:
+    if not group_id:
+        raise KafkaError(ErrorCode.invalid_group_id)
+    group = service.groups.get(group_id)
+    if group is None and who.member and who.generation >= 0:
         return MemberEpoch(who.member, who.generation)
-    with service.groups.using(group_id) as (group, _):
-        group.check_commit(who)
+    (group or Group(group_id)).check_commit(who)
     return None
 
 

@@ -1,4 +1,6 @@
-"""The classic groups that this process coordinates, and their timers; for the event loop alone.
+"""The classic groups that this process coordinates, and their timers.
+
+For the event loop alone, but for `get`.
 
 Groups are kept in memory, and their offsets as those of a named consumer in metadata. So members
 join again after a restart, and read on where they committed.
@@ -66,7 +68,7 @@ class GroupTable:
         return iter(self._groups.values())
 
     def get(self, group_id: str) -> Group | None:
-        """Return a group; None of one without members."""
+        """Return a group; None of one without members. For any thread."""
         return self._groups.get(group_id)
 
     @contextmanager

@@ -295,6 +295,8 @@ class Group:
     def check_commit(self, who: Caller) -> None:
         """Check that offsets may be committed by a member, or by a consumer without a group.
 
+        For any thread, unlike the rest: it changes nothing.
+
         Raises:
             KafkaError: They may not.
         """
@@ -404,7 +406,8 @@ class Group:
     def _of_instance(self, instance: str | None) -> Member | None:
         if instance is None:
             return None
-        found = (each for each in self.members.values() if each.instance == instance)
+        # A copy, made at once: `check_commit` may run while members change.
+        found = (each for each in list(self.members.values()) if each.instance == instance)
         return next(found, None)
 
     def _checked(self, who: Caller) -> Member:

@@ -151,10 +151,10 @@ class Producer:
                 return
             self._is_submitting = True
             self._turns += 1
-        self._service.writers.submit(self._turn)
+        self._service.producers.submit(self._turn)
 
     def _turn(self) -> None:
-        """Submit all that is queued, then wait for it; runs on a writer's thread."""
+        """Submit all that is queued, then wait for it; runs on a producer's thread."""
         submitted: list[_Submitted] = []
         with self._service.decoding:
             while (queued := self._next()) is not None:

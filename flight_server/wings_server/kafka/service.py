@@ -26,8 +26,11 @@ from wings_server.waiting import Waiting
 READERS = 4
 """Threads that read and encode, never waiting for messages."""
 
-WRITERS = 32
-"""Threads that submit batches and wait for their flush, and commit offsets."""
+PRODUCERS = 32
+"""Threads that submit batches and wait for their flush."""
+
+WRITERS = 8
+"""Threads that change anything else, so that groups and topics never wait behind batches."""
 
 DECODERS = 2
 """Most of them that decode at a time, so that the event loop gets its turn."""
@@ -62,7 +65,7 @@ class KafkaService:
         fetcher: Reads the log in chunks of `CHUNK_BYTES_MAX`.
         waiting: The waiting fetches.
         groups: The classic groups; for the event loop alone.
-        writers: Threads of `write`.
+        producers: Threads that submit batches and wait for their flush.
         unfolding: Room in memory for what requests to produce unfold to.
         decoding: Held while requests to produce are decoded.
         wire: Budgets and buffers of the connections.
@@ -94,6 +97,7 @@ class KafkaService:
         self.unfolding = WorkRoom(log.memory)
         self.decoding = threading.BoundedSemaphore(DECODERS)
         self.readers = ThreadPoolExecutor(READERS, "wings-kafka-read")
+        self.producers = ThreadPoolExecutor(PRODUCERS, "wings-kafka-produce")
         self.writers = ThreadPoolExecutor(WRITERS, "wings-kafka-write")
         self._within = {DEFAULT_NAMESPACE: self}
 
@@ -129,5 +133,5 @@ class KafkaService:
 
     def close(self) -> None:
         """End the threads; waits for their current work."""
-        self.readers.shutdown()
-        self.writers.shutdown()
+        for threads in (self.readers, self.producers, self.writers):
+            threads.shutdown()
