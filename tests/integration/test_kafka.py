@@ -713,6 +713,7 @@ def test_bytes_that_are_no_request_close_the_connection_alone(
         "cut": good[:-3],
         "a billion topics": good[: len(head(1, 4)) + 17] + b"\x7f\xff\xff\xff",
         "noise": head(Api.PRODUCE, 9) + bytes(range(256)),
+        "many keys": smallest_request(Api.FIND_COORDINATOR, 4, coordinator_keys=["a"] * 300_000),
     }
     for name, frame in frames.items():
         with subtests.test(name), connected(address) as connection:
@@ -722,6 +723,9 @@ def test_bytes_that_are_no_request_close_the_connection_alone(
         with subtests.test("size", size=size), connected(address) as connection:
             connection.send_raw(struct.pack(">i", size))
             assert connection.receive() is None
+    with subtests.test("a megabyte that is not produced"), connected(address) as connection:
+        connection.send_raw(struct.pack(">ih", (1 << 20) + 1, Api.METADATA))
+        assert connection.receive() is None
     with connected(address) as connection:
         for byte in struct.pack(">i", len(good)) + good:  # As slowly as one likes.
             connection.send_raw(bytes([byte]))

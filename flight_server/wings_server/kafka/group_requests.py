@@ -100,6 +100,7 @@ async def leave(service: KafkaService, principal: Principal, request: Request) -
     is_list = request.head.version >= 3
     results: list[Values] = []
     for each in body.members if is_list else (body,):
+        await asyncio.sleep(0)  # Other connections have their turn.
         instance = getattr(each, "group_instance_id", None)
         code = ErrorCode.none
         try:
@@ -120,12 +121,12 @@ async def commit(service: KafkaService, principal: Principal, request: Request) 
 
     def committed() -> Values:
         asked = OffsetsToCommit(service, principal, body.topics)
-        asked.commit(
         try:
             admit(principal)
             member = committing(service, group_id, caller_of(body))
         except _FAILURES as error:
             return offset_results(body.topics, {}, group_code(error))
+        asked.commit(
             group_id,
             member,
             lambda given: service.log.registry.commit_offsets(
@@ -140,9 +141,9 @@ async def commit(service: KafkaService, principal: Principal, request: Request) 
 def committing(service: KafkaService, group_id: str, who: Caller) -> MemberEpoch | None:
     """Return the member of a group of KIP-848 that commits; None of others, which may commit.
 
-    Raises:
     For any thread, so that a commit is checked when it is applied.
 
+    Raises:
         KafkaError: A member of a classic group may not commit, or the group's id is empty.
     """
     if not group_id:

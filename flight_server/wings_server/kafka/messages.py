@@ -100,6 +100,9 @@ VERSIONS: Mapping[Api, tuple[int, int]] = {
 HEAD = struct.Struct(">hhi")
 """The fields that all versions of a request's header begin with: api, version, correlation id."""
 
+ENTRIES_MAX = 20_000
+"""Most entries of all lists of a request together: what the event loop answers in a moment."""
+
 _LENGTH = struct.Struct(">i")
 
 
@@ -168,25 +171,30 @@ def parse(head: Head, frame: memoryview) -> Request:
     try:
         header, size = read_header(frame, 0)
         body, _ = read_body(frame, size)
-        _check_lists(body)
+        if _check_lists(body) > ENTRIES_MAX:
+            raise ValueError("too many entries")
     except (SerialError, ValueError, OverflowError, KeyError, struct.error) as error:
         raise BadRequest(f"{head.api.name} {head.version}: {error!s:.200}") from None
     return Request(head, header.client_id or "", body)
 
 
-def _check_lists(entity: Any) -> None:
-    """Check that lists are there where Kafka's specification has no null, which kio reads.
+def _check_lists(entity: Any) -> int:
+    """Return the number of entries of all lists.
+
+    Lists are to be there where Kafka's specification has no null, which kio reads.
 
     Raises:
         ValueError: One is null.
     """
+    count = 0
     for name, is_nullable, is_checked in _lists_of(type(entity)):
         found = getattr(entity, name)
         if found is None and not is_nullable:
             raise ValueError(f"{name} is null")
+        count += len(found or ())
         if is_checked:
-            for each in found or ():
-                _check_lists(each)
+            count += sum(map(_check_lists, found or ()))
+    return count
 
 
 @cache

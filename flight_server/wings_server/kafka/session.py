@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import NotFound, Unauthenticated
+from wings_core.limits import MIB
 from wings_core.security.principal import ANYONE, Principal
 from wings_server.flight.boundary import ClientGone
 from wings_server.kafka import (
@@ -42,6 +43,9 @@ from wings_server.waiting import WaitingCall
 PARSED_BYTES_MAX = 16 * 1024
 """Largest request that is parsed on the event loop; longer ones are parsed by a reader."""
 
+OTHER_BYTES_MAX = MIB
+"""Largest request but those to produce."""
+
 FIRST_BYTES_MAX = 8 * 1024
 """Largest request before a token is presented."""
 
@@ -71,6 +75,7 @@ _GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
     Api.TXN_OFFSET_COMMIT: transaction_requests.commit_offsets,
 }
 _LOOKS: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
+    Api.FIND_COORDINATOR: topic_requests.find_coordinator,
     Api.OFFSET_FOR_LEADER_EPOCH: admin.leader_epochs,
     Api.DESCRIBE_CONFIGS: configs.describe_configs,
     Api.DESCRIBE_CLUSTER: admin.describe_cluster,
@@ -84,7 +89,6 @@ _CHANGES: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
 _OTHERS: Mapping[Api, Callable[..., Awaitable[bytes]]] = {
     Api.LIST_OFFSETS: list_offsets.list_offsets,
     Api.METADATA: topic_requests.metadata,
-    Api.FIND_COORDINATOR: topic_requests.find_coordinator,
     Api.CREATE_TOPICS: topic_requests.create_topics,
     Api.DELETE_TOPICS: topic_requests.delete_topics,
 }
@@ -114,10 +118,12 @@ class Session:
         if service.gate.authenticator.is_open:
             self._admit(ANYONE, service)
 
-    @property
-    def frame_bytes_max(self) -> int:
-        """Largest frame at present."""
-        return FIRST_BYTES_MAX if self._principal is None else self._service.wire.frame_bytes_max
+    def frame_bytes_max(self, api_key: int | None) -> int:
+        """Return the size of the largest frame at present; see `wire.Requests`."""
+        if self._principal is None:
+            return FIRST_BYTES_MAX
+        is_small = api_key not in {None, Api.PRODUCE}
+        return OTHER_BYTES_MAX if is_small else self._service.wire.frame_bytes_max
 
     def head_of(self, frame: memoryview) -> Head:
         """Return the beginning of a request; see `messages.head_of`."""
@@ -187,14 +193,14 @@ class Session:
             await self._authenticate(body.auth_bytes)
         except Unauthenticated as error:
             self._service.metrics.failed("kafka", error.code)
+            self._principal = None  # No further request is answered.
+            self._loop.call_soon(self._close, error.message)  # Once the refusal is sent.
             refused = ErrorCode.sasl_authentication_failed
             return {"error_code": refused, "error_message": error.message}
         return {}
 
     async def _authenticate(self, message: bytes) -> None:
         """Admit the principal of the token in a message.
-            self._principal = None  # No further request is answered.
-            self._loop.call_soon(self._close, error.message)  # Once the refusal is sent.
 
         Raises:
             Unauthenticated: The token is not valid, or may see nothing of its namespace, or the

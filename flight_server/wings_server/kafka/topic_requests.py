@@ -196,7 +196,7 @@ def _deleted(
     return result
 
 
-async def find_coordinator(service: KafkaService, principal: Principal, request: Request) -> bytes:
+def find_coordinator(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `FindCoordinator`: of every group and transactional id it is this broker."""
     del principal
     body, address = request.body, service.address
@@ -206,5 +206,5 @@ async def find_coordinator(service: KafkaService, principal: Principal, request:
         at = {"node_id": -1, "host": "", "port": -1, "error_message": refused}
         at["error_code"] = ErrorCode.invalid_request
     if request.head.version < COORDINATOR_KEYS_FROM:
-        return request.response(at)
-    return request.response({"coordinators": [{"key": key, **at} for key in body.coordinator_keys]})
+        return at
+    return {"coordinators": [{"key": key, **at} for key in body.coordinator_keys]}

@@ -37,15 +37,15 @@ FRAME_SECONDS_MAX = 60.0
 reads nothing of what it is sent."""
 
 _LENGTH = struct.Struct(">i")
+_API_KEY = struct.Struct(">h")
 _logger = structlog.get_logger("wings.kafka")
 
 
 class Requests(Protocol):
     """Answers the requests of one connection."""
 
-    @property
-    def frame_bytes_max(self) -> int:
-        """Largest frame at present."""
+    def frame_bytes_max(self, api_key: int | None) -> int:
+        """Return the size of the largest frame at present, of one api; None: of any."""
         ...
 
     def head_of(self, frame: memoryview) -> Head:
@@ -214,9 +214,14 @@ class Connection(asyncio.BufferedProtocol):
         assert self._requests is not None
         while len(read) - position >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(read, position)
-            if not HEAD.size <= size <= self._requests.frame_bytes_max:
+            key = position + _LENGTH.size
+            has_key = len(read) - key >= _API_KEY.size
+            (api_key,) = _API_KEY.unpack_from(read, key) if has_key else (None,)
+            if not HEAD.size <= size <= self._requests.frame_bytes_max(api_key):
                 self.close(f"a frame of {size} bytes")
                 return
+            if not has_key:
+                break
             if len(self._pending) >= REQUESTS_MAX or not self._take_room(size):
                 self._pause(read[position:])
                 return
