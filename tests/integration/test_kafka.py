@@ -712,6 +712,9 @@ def test_bytes_that_are_no_request_close_the_connection_alone(
         "no header": b"\0\1",
         "cut": good[:-3],
         "a billion topics": good[: len(head(1, 4)) + 17] + b"\x7f\xff\xff\xff",
+        "more than there is memory for": smallest_request(Api.FETCH, 17)[:-4]
+        + b"\xff" * 4
+        + b"\x7f",
         "noise": head(Api.PRODUCE, 9) + bytes(range(256)),
         "many keys": smallest_request(Api.FIND_COORDINATOR, 4, coordinator_keys=["a"] * 300_000),
     }

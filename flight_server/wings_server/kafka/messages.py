@@ -1,13 +1,12 @@
 """Messages of Kafka's protocol: requests from bytes, responses from plain values.
 
-The only module that knows kio. A response is given as a mapping by the names of kio's fields, which
-are those of Kafka's specification. Fields that a version lacks are left out; those that are not
-given have the value of nothing for their type. Times are milliseconds.
+The only module that reads and writes by kio. A response is given as a mapping by the names of
+kio's fields, which are those of Kafka's specification. Fields that a version lacks are left out;
+those that are not given have the value of nothing for their type. Times are milliseconds.
 """
 
 import io
 import struct
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import timedelta
@@ -19,6 +18,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
+
+from wings_server.kafka.lists import checker_of, without_null
 
 Values = Mapping[str, Any]
 """The fields of a response, or of a structure within one."""
@@ -100,9 +101,6 @@ VERSIONS: Mapping[Api, tuple[int, int]] = {
 HEAD = struct.Struct(">hhi")
 """The fields that all versions of a request's header begin with: api, version, correlation id."""
 
-ENTRIES_MAX = 20_000
-"""Most entries of all lists of a request together: what the event loop answers in a moment."""
-
 _LENGTH = struct.Struct(">i")
 
 
@@ -167,47 +165,14 @@ def parse(head: Head, frame: memoryview) -> Request:
     Raises:
         BadRequest: It is not what its header says.
     """
-    read_header, read_body = _readers(head.api, head.version)
+    read_header, check_body, read_body = _readers(head.api, head.version)
     try:
         header, size = read_header(frame, 0)
+        check_body(frame, size)
         body, _ = read_body(frame, size)
-        if _check_lists(body) > ENTRIES_MAX:
-            raise ValueError("too many entries")
-    except (SerialError, ValueError, OverflowError, KeyError, struct.error) as error:
+    except (SerialError, ValueError, OverflowError, LookupError, struct.error) as error:
         raise BadRequest(f"{head.api.name} {head.version}: {error!s:.200}") from None
     return Request(head, header.client_id or "", body)
-
-
-def _check_lists(entity: Any) -> int:
-    """Return the number of entries of all lists.
-
-    Lists are to be there where Kafka's specification has no null, which kio reads.
-
-    Raises:
-        ValueError: One is null.
-    """
-    count = 0
-    for name, is_nullable, is_checked in _lists_of(type(entity)):
-        found = getattr(entity, name)
-        if found is None and not is_nullable:
-            raise ValueError(f"{name} is null")
-        count += len(found or ())
-        if is_checked:
-            count += sum(map(_check_lists, found or ()))
-    return count
-
-
-@cache
-def _lists_of(entity: type) -> tuple[tuple[str, bool, bool], ...]:
-    """Return the name of each list, whether it may be null, and whether its items have lists."""
-    found: list[tuple[str, bool, bool]] = []
-    for each in fields(entity):
-        kind, is_nullable = _without_null(each.type)
-        if get_origin(kind) is tuple:
-            element = get_args(kind)[0]
-            has_lists = is_dataclass(element) and bool(_lists_of(cast("type", element)))
-            found.append((each.name, is_nullable, has_lists))
-    return tuple(found)
 
 
 def api_versions(head: Head) -> bytes:
@@ -238,9 +203,10 @@ def _respond(head: Head, values: Values) -> bytes:
 
 
 @cache
-def _readers(api: Api, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _readers(api: Api, version: int) -> tuple[Callable[..., Any], ...]:
+    """Return what reads a header, checks the lists of a body, and reads a body."""
     schema = load_request_schema(api.value, version)
-    return entity_reader(schema.__header_schema__), entity_reader(schema)
+    return entity_reader(schema.__header_schema__), checker_of(schema), entity_reader(schema)
 
 
 @cache
@@ -289,7 +255,7 @@ def builder_of(entity: type) -> Callable[[Values], Any]:
 
 def _step(field: Any) -> tuple[Callable[[Any], Any], Any]:
     """Return how a field's value is converted, and its value if none is given."""
-    kind, is_nullable = _without_null(field.type)
+    kind, is_nullable = without_null(field.type)
     is_list = get_origin(kind) is tuple
     element = get_args(kind)[0] if is_list else kind
     convert: Callable[[Any], Any] = _same
@@ -306,13 +272,6 @@ def _step(field: Any) -> tuple[Callable[[Any], Any], Any]:
         if is_nullable and (is_dataclass(element) or kafka_type == "string"):
             nothing = None
     return _unless_none(convert), nothing
-
-
-def _without_null(kind: Any) -> tuple[Any, bool]:
-    if get_origin(kind) is types.UnionType:
-        (inner,) = [each for each in get_args(kind) if each is not types.NoneType]
-        return inner, True
-    return kind, False
 
 
 def _same(value: Any) -> Any:

@@ -1,0 +1,115 @@
+"""Requests of Kafka's protocol in all versions, and what is wrong with some."""
+
+import io
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_origin
+
+import pytest
+from kio.index import load_request_schema
+from kio.serial import entity_writer
+
+from wings_server.kafka.lists import ENTRIES_MAX, checker_of, without_null
+from wings_server.kafka.messages import VERSIONS, Api, BadRequest, builder_of, head_of, parse
+
+
+def full(entity: Any) -> dict[str, Any]:
+    """Return values for the fields of an entity that have no fixed size, or a tag."""
+    found: dict[str, Any] = {}
+    for field in fields(entity):
+        kind, _ = without_null(field.type)
+        is_list = get_origin(kind) is tuple
+        element = get_args(kind)[0] if is_list else kind
+        value: Any = None
+        if is_dataclass(element):
+            value = full(element)
+        match field.metadata.get("kafka_type"):
+            case "string":
+                value = "ab"
+            case "bytes" | "records":
+                value = b"x" * 200
+            case "uuid":
+                value = uuid.UUID(int=5)
+            case "int32" if is_list or "replica" in field.name:
+                value = 5
+            case _:
+                pass
+        if value is not None:
+            found[field.name] = [value, value] if is_list else value
+    return found
+
+
+def request(api: Api, version: int, values: dict[str, Any]) -> tuple[bytes, int]:
+    """Return a request, and where its body begins."""
+    schema = load_request_schema(api.value, version)
+    header = schema.__header_schema__
+    named = {"request_api_key": api.value, "request_api_version": version, "client_id": "me"}
+    out = io.BytesIO()
+    entity_writer(header)(out, builder_of(header)(named))
+    begin = out.tell()
+    entity_writer(schema)(out, builder_of(schema)(values))
+    return out.getvalue(), begin
+
+
+def full_requests() -> Iterator[tuple[Any, bytes, int]]:
+    """Yield class, bytes and begin of the body of a request of each version that is served."""
+    for api, (first, last) in VERSIONS.items():
+        for version in range(first, last + 1):
+            schema = load_request_schema(api.value, version)
+            yield schema, *request(api, version, full(schema))
+
+
+def test_the_lists_of_every_request_are_walked_to_its_end() -> None:
+    for schema, frame, begin in full_requests():
+        data = memoryview(frame)
+        assert parse(head_of(data), data).client_id == "me"
+        assert checker_of(schema)(data, begin) == len(frame), schema
+
+
+@pytest.mark.parametrize("stated", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x7f"])
+def test_no_length_that_a_request_states_takes_memory(stated: bytes) -> None:
+    for _, frame, begin in full_requests():
+        for position in range(begin, len(frame)):
+            for end in (position + 1, position + len(stated)):
+                changed = memoryview(frame[:position] + stated + frame[end:])
+                with suppress(BadRequest):
+                    parse(head_of(changed), changed)
+
+
+def test_the_lists_of_a_request_are_bounded_together() -> None:
+    def metadata(names: int, each: int) -> memoryview:
+        topics = [{"name": "a", "partition_indexes": [0] * each}] * names
+        return memoryview(request(Api.OFFSET_FETCH, 7, {"group_id": "g", "topics": topics})[0])
+
+    fits = metadata(100, ENTRIES_MAX // 100 - 1)
+    assert len(parse(head_of(fits), fits).body.topics) == 100
+    beyond = metadata(100, ENTRIES_MAX // 100)
+    with pytest.raises(BadRequest, match="too many entries"):
+        parse(head_of(beyond), beyond)
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "name", "is_read"),
+    [
+        (Api.METADATA, 1, "topics", True),
+        (Api.METADATA, 9, "topics", True),
+        (Api.DESCRIBE_GROUPS, 0, "groups", False),
+        (Api.DESCRIBE_GROUPS, 5, "groups", False),
+    ],
+)
+def test_a_list_is_null_only_where_kafka_has_null(
+    api: Api, version: int, name: str, *, is_read: bool
+) -> None:
+    frame, begin = request(api, version, {name: []})  # Its first field.
+    is_flexible = load_request_schema(api.value, version).__flexible__
+    length = b"\x01" if is_flexible else bytes(4)
+    assert frame[begin:].startswith(length)
+    null = b"\0" if is_flexible else b"\xff" * 4
+    data = memoryview(frame[:begin] + null + frame[begin + len(length) :])
+    if is_read:
+        assert parse(head_of(data), data).body.topics is None
+    else:
+        with pytest.raises(BadRequest, match="groups is null"):
+            parse(head_of(data), data)
