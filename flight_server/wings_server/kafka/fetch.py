@@ -19,6 +19,7 @@ from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.fetcher import UNLIMITED
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
+from wings_core.limits import MIB
 from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
@@ -28,7 +29,7 @@ from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import encode, records_of, sizes_of
-from wings_server.kafka.service import KafkaService
+from wings_server.kafka.service import KafkaService, Result
 from wings_server.shared_reads import Entry, SharedRead, TopicEntries, answer_of
 from wings_server.waiting import WaitingCall
 
@@ -36,6 +37,10 @@ TOPIC_IDS_FROM = 13
 """Version from which topics are named by their ids."""
 
 WAIT_SECONDS_MAX = 300.0
+
+WAIT_BYTES_MAX = MIB
+"""Most bytes that a fetch keeps while it waits for more; with these it is answered."""
+
 _WITH_TIMES = ReadOptions(system_columns=True)
 WaitsOf = Callable[[WaitingCall], None]
 
@@ -82,15 +87,13 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
     def __init__(
         self, service: KafkaService, principal: Principal, request: Request, deadline: Deadline
     ) -> None:
-        body, log = request.body, service.log
-        bytes_max = max(1, min(body.max_bytes, log.limits.http_bytes_max))
         state = FetchState(deadline, UNLIMITED, UNLIMITED)
-        super().__init__(log, service.fetcher, state, bytes_max)
+        super().__init__(service.log, service.fetcher, state, _bytes_max(service, request))
         self._service = service
         self._principal = principal
         self._request = request
         self._named: list[tuple[Any, list[_Asked]]] = []
-        for each in body.topics:
+        for each in request.body.topics:
             entries = [_Asked(asked=part, offset=part.fetch_offset) for part in each.partitions]
             self._named.append((each, entries))
             self._entries += entries
@@ -129,7 +132,7 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
     @property
     def _is_enough(self) -> bool:
         is_refused = any(entry.error is not None for entry in self._entries)
-        return is_refused or self._bytes >= self._request.body.min_bytes
+        return is_refused or self._bytes >= min(self._request.body.min_bytes, WAIT_BYTES_MAX)
 
     def _turn(self, some: TopicEntries[_Asked], share: int) -> None:
         super()._turn(some, share)
@@ -202,12 +205,22 @@ async def fetch(
     seconds = min(request.body.max_wait.total_seconds(), WAIT_SECONDS_MAX)
     deadline = Deadline(time.monotonic() + seconds)
     service.metrics.fetch_begun("kafka")
-    poll, answer = await service.read(partial(_begin, service, principal, request, deadline))
+
+    async def read(work: Callable[[], Result]) -> Result:
+        async with service.wire.answering(_bytes_max(service, request)):
+            return await service.read(work)
+
+    poll, answer = await read(partial(_begin, service, principal, request, deadline))
     if answer is not None:
         return answer
     with service.waiting.one(None, principal) as wake:
         waits(wake)
-        return await answer_of(poll, wake, service.read)
+        return await answer_of(poll, wake, read)
+
+
+def _bytes_max(service: KafkaService, request: Request) -> int:
+    """Return the most bytes of a response, but for a first record that is larger."""
+    return max(1, min(request.body.max_bytes, service.log.limits.http_bytes_max))
 
 
 def _begin(

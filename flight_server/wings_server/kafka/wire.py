@@ -9,15 +9,17 @@ submitted as they come and answered when they are durable. An idle connection ho
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
 import structlog
 
-from wings_core.errors import WingsError
+from wings_core.errors import ResourceExhausted, WingsError
 from wings_server.budget import Budget
+from wings_server.http.wire import PIECE_BYTES
 from wings_server.kafka.messages import HEAD, BadRequest, Head
 
 SCRATCH_BYTES = 64 * 1024
@@ -30,11 +32,11 @@ REQUESTS_MAX = 128
 """Most requests of a connection that are read and not answered."""
 
 ROOM_LOOK_SECONDS = 0.05
-"""Interval at which a connection looks for room for its next frame."""
+"""Interval at which a connection looks for room for its next frame, or response."""
 
 FRAME_SECONDS_MAX = 60.0
-"""Longest time that a frame takes to arrive once it has room, or waits for it, and that a client
-reads nothing of what it is sent."""
+"""Longest time that a frame takes to arrive once it has room, that it or a response waits for room,
+and that a client takes to read `PIECE_BYTES` of what it is sent."""
 
 _LENGTH = struct.Struct(">i")
 _API_KEY = struct.Struct(">h")
@@ -89,7 +91,7 @@ class Wire:
 
     Args:
         frames: Room for frames, until they are answered.
-        answers: Bytes of responses that clients have not read yet.
+        answers: Bytes of responses that are made, or that clients have not read yet.
         frame_bytes_max: Largest frame.
         connections_max: Most connections; further ones are closed at once.
     """
@@ -103,6 +105,29 @@ class Wire:
         self.connections_max = connections_max
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.open: set[Connection] = set()
+
+    @asynccontextmanager
+    async def answering(self, size: int) -> AsyncGenerator[None]:
+        """Hold room for a response while it is made; it waits until there is some.
+
+        Raises:
+            ResourceExhausted: There is none for `FRAME_SECONDS_MAX`.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + FRAME_SECONDS_MAX
+        while True:
+            try:
+                self.answers.check_room()
+                break
+            except ResourceExhausted:
+                if loop.time() >= end:
+                    raise
+                await asyncio.sleep(ROOM_LOOK_SECONDS)
+        self.answers.hold(size)
+        try:
+            yield
+        finally:
+            self.answers.release(size)
 
     @property
     def is_idle(self) -> bool:
@@ -135,6 +160,8 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Closes the connection if a frame does not arrive, or finds no room, in time."""
+        self._room_timer: asyncio.TimerHandle | None = None
+        """Looks for room for the next frame."""
         self._unread_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         """Bytes of responses that the client has not read."""
@@ -169,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         """End what is under way; what was submitted is committed all the same."""
         del exc
         self._wire.open.discard(self)
-        for timer in (self._timer, self._unread_timer):
+        for timer in (self._timer, self._room_timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
         if self._partial is not None:
@@ -251,12 +278,16 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = True
         if len(self._pending) < REQUESTS_MAX:
             self._start_timer("the next request found no room")
-            asyncio.get_running_loop().call_later(ROOM_LOOK_SECONDS, self._resume)
+            loop = asyncio.get_running_loop()
+            self._room_timer = loop.call_later(ROOM_LOOK_SECONDS, self._resume)
 
     def _resume(self) -> None:
         if not self._paused or self._transport.is_closing():
             return
         self._paused = False
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
         rest, self._rest = self._rest, b""
         self._transport.resume_reading()
         self._take_in(memoryview(rest))
@@ -358,10 +389,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Note that the client does not read as fast as it is sent to."""
+        self._expect_less(self._transport.get_write_buffer_size())
+
+    def _expect_less(self, unread: int) -> None:
+        """Close the connection unless the client goes on reading."""
         loop = asyncio.get_running_loop()
-        self._unread_timer = loop.call_later(
-            FRAME_SECONDS_MAX, self.close, "the client reads nothing"
-        )
+        self._unread_timer = loop.call_later(FRAME_SECONDS_MAX, self._look_at_unread, unread)
+
+    def _look_at_unread(self, before: int) -> None:
+        unread = self._transport.get_write_buffer_size()
+        if before - unread < PIECE_BYTES:
+            self.close("the client reads too little")
+        else:
+            self._expect_less(unread)
 
     def resume_writing(self) -> None:
         """Go on, as the client has read everything."""
