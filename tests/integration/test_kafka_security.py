@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from test_kafka import (
     fetch_request,
     head,
     kafka,
+    smallest_request,
     taken,
     text,
 )
@@ -392,15 +393,23 @@ def test_a_revoked_token_ends_its_connection_and_its_waits(
 ) -> None:
     Presenting(server.kafka, ROOT).create(new_topic_id)
     token = new_token(root, "revoked", "read=*")
-    with connected(server.kafka) as waiting, connected(server.kafka) as idle:
-        for connection in (waiting, idle):
-            assert presents_plainly(connection, f"\0\0{token}".encode()) == b""
+    joins = {"group_id": new_topic_id, "session_timeout": 1_800_000, "protocol_type": "consumer"}
+    joins |= {"rebalance_timeout": 1_800_000, "protocols": [{"name": "range", "metadata": b""}]}
+    with ExitStack() as open_connections:
+        member, joining, waiting, idle = (
+            open_connections.enter_context(connected(server.kafka)) for _ in range(4)
+        )
+        for connection in (member, joining, waiting, idle):
+            presented = ROOT if connection is member else token
+            assert presents_plainly(connection, f"\0\0{presented}".encode()) == b""
+        assert member.ask(Api.JOIN_GROUP, 2, **joins).error_code.value == 0
+        joining.send(smallest_request(Api.JOIN_GROUP, 2, **joins))  # Waits for the other.
         waiting.send(fetch_request(new_topic_id, wait_ms=250_000))
         server.wait_for_waiting(1)
         act(root, "token-revoke", name="revoked")
-        assert waiting.receive() is None
-        idle.send(fetch_request(new_topic_id, wait_ms=0))
-        assert idle.receive() is None
+        for connection in (waiting, idle, joining):
+            assert connection.receive() is None
+        assert member.ask(Api.METADATA, 4).topics
 
 
 def test_the_first_token_ends_what_needed_none(new_topic_id: str) -> None:

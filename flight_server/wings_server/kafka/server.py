@@ -79,8 +79,7 @@ class KafkaListener:
             self._expiring = self._loop.create_task(expire_forever(self._service))
             self._started.set()
             self._loop.run_forever()
-            # Lets the transports that were aborted close their sockets.
-            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.run_until_complete(self._end())
         finally:
             self._loop.close()
 
@@ -102,8 +101,15 @@ class KafkaListener:
         for connection in list(self._service.wire.open):
             connection.leave()
         self._server.close()
-        self._expiring.cancel()
         self._loop.call_soon(self._loop.stop)
+
+    async def _end(self) -> None:
+        """End what waits, such as a join for other members."""
+        await asyncio.sleep(0)  # Lets the transports that were aborted close their sockets.
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _call(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # The loop has ended already.

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import NotFound, Unauthenticated
+from wings_core.errors import NotFound, Unauthenticated, WingsError
 from wings_core.limits import MIB
 from wings_core.security.principal import ANYONE, Principal
 from wings_server.flight.boundary import ClientGone
@@ -51,6 +51,9 @@ FIRST_BYTES_MAX = 8 * 1024
 
 FIRST_SECONDS_MAX = 10.0
 """Longest time until a token is presented."""
+
+TOKEN_LOOK_SECONDS = 1.0
+"""Interval at which the token of a connection is looked at, whether or not it has requests."""
 
 _PLAIN_TOKEN = Head(Api.SASL_AUTHENTICATE, -1, 0)
 """Stands for the head of a message of SASL without one, as it follows the oldest handshake."""
@@ -233,6 +236,16 @@ class Session:
         self._timer.cancel()
         self._principal, self._service = principal, service
         self._producer = Producer(service, principal, self._failed)
+        self._look_at_token()
+
+    def _look_at_token(self) -> None:
+        """Close the connection once its token is revoked or has expired."""
+        try:
+            self._checked()
+        except WingsError as error:
+            self._close(error.message)
+        else:
+            self._timer = self._loop.call_later(TOKEN_LOOK_SECONDS, self._look_at_token)
 
     async def _answer(self, principal: Principal, request: Request) -> bytes:
         service, api = self._service, request.head.api
