@@ -28,6 +28,7 @@ from test_kafka import (
     fetch_request,
     head,
     kafka,
+    poll_until,
     smallest_request,
     taken,
     text,
@@ -442,3 +443,52 @@ def test_quotas_of_a_token_hold(
         second.send(fetch_request(new_topic_id, wait_ms=0))
         assert second.receive() is None
     server.wait_for_waiting(0)
+
+
+def test_the_members_of_a_classic_group_are_those_who_may_read_its_topics(
+    server: RunningServer, root: flight.FlightClient, new_topic_id: str, subtests: pytest.Subtests
+) -> None:
+    group, theirs, mine = (f"{new_topic_id}-{name}" for name in ("group", "theirs", "mine"))
+    everything = Presenting(server.kafka, ROOT)
+    for name in (theirs, mine):
+        everything.create(name)
+    token = new_token(root, new_topic_id, f"read={mine}")
+    config = {"group.instance.id": "pod-1", "session.timeout.ms": 45_000}
+    refused = ck.KafkaError.GROUP_AUTHORIZATION_FAILED
+    with (
+        closing(everything.consumer(group, **config)) as member,
+        connected(server.kafka) as connection,
+    ):
+        member.subscribe([theirs])
+        poll_until(lambda: bool(member.assignment()), member)
+        assert presents(connection, token)
+
+        def joined(group: str, topic: str) -> int:
+            kind = {"session_timeout": 6_000, "protocol_type": "consumer"}
+            metadata = struct.pack(">hi", 0, 1) + text(topic) + bytes(4)
+            protocols = [{"name": "range", "metadata": metadata}]
+            named = {"group_id": group, "protocols": protocols, "rebalance_timeout": 6_000}
+            return connection.ask(Api.JOIN_GROUP, 3, **named, **kind).error_code.value
+
+        with subtests.test("described"):
+            (described,) = connection.ask(Api.DESCRIBE_GROUPS, 5, groups=[group]).groups
+            assert (described.error_code.value, described.members) == (refused, ())
+        with subtests.test("listed"):
+            listed = connection.ask(Api.LIST_GROUPS, 4).groups
+            assert group not in {each.group_id for each in listed}
+        with subtests.test("removed"):
+            named = [{"member_id": "", "group_instance_id": "pod-1"}]
+            (left,) = connection.ask(Api.LEAVE_GROUP, 5, group_id=group, members=named).members
+            assert left.error_code.value == refused
+        with subtests.test("joined"):
+            assert joined(group, mine) == refused
+            assert joined(f"{group}-2", theirs) == refused
+            assert joined(f"{group}-2", mine) == 0
+            (described,) = connection.ask(Api.DESCRIBE_GROUPS, 5, groups=[f"{group}-2"]).groups
+            assert len(described.members) == 1
+            listed = connection.ask(Api.LIST_GROUPS, 4).groups
+            assert f"{group}-2" in {each.group_id for each in listed}
+        with subtests.test("undisturbed"):
+            admin = AdminClient(everything.config)
+            (described,) = admin.describe_consumer_groups([group]).values()
+            assert len(described.result(LATER).members) == 1

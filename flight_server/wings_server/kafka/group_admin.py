@@ -11,7 +11,7 @@ from wings_core.security.rights import Right
 from wings_server.group_actions import group_node
 from wings_server.kafka.consumer_requests import members_of, state_of
 from wings_server.kafka.errors import KafkaError
-from wings_server.kafka.group_requests import admit, group_code
+from wings_server.kafka.group_requests import CONSUMER_PROTOCOL, admit, check_read, group_code
 from wings_server.kafka.groups import Group, State
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
@@ -26,7 +26,6 @@ CLASSIC, CONSUMER = "classic", "consumer"
 DEAD = "Dead"
 """State of a group that does not exist."""
 
-_CONSUMER_PROTOCOL = "consumer"
 _FAILURES = (KafkaError, WingsError)
 
 
@@ -34,7 +33,7 @@ async def list_groups(service: KafkaService, principal: Principal, request: Requ
     """Answer `ListGroups`: the groups that have members, or an offset in a topic that exists.
 
     A caller that is no operator is told of those with a topic that it may read: one that they have
-    an offset in, or that a member of KIP-848 subscribes to.
+    an offset in, or that a member subscribes to.
     """
     body = request.body
     states = {each.lower() for each in getattr(body, "states_filter", ())}
@@ -88,7 +87,7 @@ def _all(
 def _entry(group_id: str, kind: str, state: str = State.EMPTY.value) -> Values:
     return {
         "group_id": group_id,
-        "protocol_type": _CONSUMER_PROTOCOL,
+        "protocol_type": CONSUMER_PROTOCOL,
         "group_state": state,
         "group_type": kind,
     }
@@ -113,11 +112,17 @@ def _topics_of(service: KafkaService, group_id: str, principal: Principal) -> se
     if members:
         subscribed = {topic for member in members for topic in member.topics}
         names.update(group_node(service.log).names_of(subscribed).values())
+    classic = service.groups.get(group_id)
+    if classic is not None:
+        names.update(classic.topics)
     return {name for name in names if principal.may(Right.READ, name)}
 
 
 async def describe_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
-    """Answer `DescribeGroups`: the members of classic groups, with what they assigned."""
+    """Answer `DescribeGroups`: the members of classic groups, with what they assigned.
+
+    The caller needs the right to read each topic that they subscribe to.
+    """
     described: list[Values] = []
     for group_id in request.body.groups:
         try:
@@ -126,6 +131,7 @@ async def describe_groups(service: KafkaService, principal: Principal, request: 
                 raise KafkaError(ErrorCode.invalid_group_id)
             group = service.groups.get(group_id)
             if group is not None:
+                check_read(principal, group.topics)
                 described.append(_described(group))
                 continue
             is_known = await service.read(
@@ -136,7 +142,7 @@ async def describe_groups(service: KafkaService, principal: Principal, request: 
                 {
                     "group_id": group_id,
                     "group_state": state,
-                    "protocol_type": _CONSUMER_PROTOCOL if is_known else "",
+                    "protocol_type": CONSUMER_PROTOCOL if is_known else "",
                 }
             )
         except _FAILURES as error:

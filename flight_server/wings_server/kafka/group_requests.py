@@ -1,7 +1,10 @@
 """Requests of classic groups, and of their offsets: those of the named consumer `kafka:GROUP`."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import io
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -16,14 +19,18 @@ from wings_server.group_actions import looking_at_members
 from wings_server.kafka import topics
 from wings_server.kafka.errors import KafkaError, code_of
 from wings_server.kafka.groups import Caller, Group, Join, MemberIdRequired, join_error
+from wings_server.kafka.lists import ENTRIES_MAX
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
-
-"""Beginning of the names of consumers that are Kafka's groups."""
 
 METADATA_BYTES_MAX = 4_096
 """Longest text that is committed with an offset."""
 
+CONSUMER_PROTOCOL = "consumer"
+"""Kind of the groups whose members' metadata names the topics that they subscribe to."""
+
+_SUBSCRIPTION = struct.Struct(">hi")
+_TEXT = struct.Struct(">H")
 _UNKNOWN = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
 _FAILURES = (KafkaError, WingsError)
 
@@ -34,39 +41,71 @@ def group_code(error: Exception) -> ErrorCode:
 
 
 async def join(service: KafkaService, principal: Principal, request: Request) -> Values:
-    """Answer `JoinGroup`, once the group's members have joined."""
+    """Answer `JoinGroup`, once the group's members have joined.
+
+    Who joins may read all that it and the members subscribe to: one of them assigns for all.
+    """
     body, version = request.body, request.head.version
     session = body.session_timeout.total_seconds()
     rebalance = session if version < 1 else body.rebalance_timeout.total_seconds()
-    asked = Join(
-        member=body.member_id,
-        instance=getattr(body, "group_instance_id", None),
-        client=request.client_id,
-        session_seconds=session,
-        rebalance_seconds=rebalance,
-        protocol_type=body.protocol_type,
-        protocols={each.name: each.metadata for each in body.protocols},
-        needs_id=version >= 4,
-        skips=version >= 9,
-    )
     reply = asyncio.get_running_loop().create_future()
     try:
         admit(principal)
-        if not asked.member and body.group_id:
-            await service.read(lambda: _check_classic(service, body.group_id))
+        asked = Join(
+            member=body.member_id,
+            instance=getattr(body, "group_instance_id", None),
+            client=request.client_id,
+            session_seconds=session,
+            rebalance_seconds=rebalance,
+            protocol_type=body.protocol_type,
+            protocols={each.name: each.metadata for each in body.protocols},
+            needs_id=version >= 4,
+            skips=version >= 9,
+            topics=await service.read(lambda: _looked_up(service, body)),
+        )
         with service.groups.using(body.group_id) as (group, now):
+            is_member = asked.member in group.members
+            check_read(principal, asked.topics if is_member else asked.topics | group.topics)
             group.join(asked, _once(reply), now)
     except MemberIdRequired as error:
         return join_error(error.code, error.member)
     except _FAILURES as error:
-        return join_error(group_code(error), asked.member)
+        return join_error(group_code(error), body.member_id)
     return await reply
 
 
-def _check_classic(service: KafkaService, group_id: str) -> None:
-    """Check that a group has no members of KIP-848."""
-    if service.log.metadata.consumer_groups.load(service.consumer_of(group_id)).members:
+def _looked_up(service: KafkaService, body: Any) -> frozenset[str]:
+    """Return the topics that a consumer subscribes to, as its first assignor's metadata names them.
+
+    These are of Kafka's ConsumerProtocolSubscription, all of whose versions begin alike. Of other
+    bytes, or another kind of group, the topics are not known.
+
+    Raises:
+        KafkaError: It is a new member, and the group has members of KIP-848.
+    """
+    stored, consumer = service.log.metadata.consumer_groups, service.consumer_of(body.group_id)
+    if not body.member_id and body.group_id and stored.load(consumer).members:
         raise KafkaError(ErrorCode.inconsistent_group_protocol)
+    found = set[str]()
+    if body.protocol_type == CONSUMER_PROTOCOL and body.protocols:
+        data = io.BytesIO(body.protocols[0].metadata)
+        with suppress(struct.error, UnicodeDecodeError):
+            _, count = _SUBSCRIPTION.unpack(data.read(_SUBSCRIPTION.size))
+            for _ in range(min(count, ENTRIES_MAX)):
+                (size,) = _TEXT.unpack(data.read(_TEXT.size))
+                with suppress(KafkaError):  # There is no topic of such a name.
+                    found.add(str(service.topics.wings_name(data.read(size).decode())))
+    return frozenset(found)
+
+
+def check_read(principal: Principal, names: Iterable[str]) -> None:
+    """Check that a principal may read all topics of some full names.
+
+    Raises:
+        KafkaError: It may not.
+    """
+    if not principal.is_operator and not all(principal.may(Right.READ, name) for name in names):
+        raise KafkaError(ErrorCode.group_authorization_failed)
 
 
 async def sync(service: KafkaService, principal: Principal, request: Request) -> Values:
@@ -106,6 +145,7 @@ async def leave(service: KafkaService, principal: Principal, request: Request) -
         try:
             admit(principal)
             with service.groups.using(body.group_id) as (group, now):
+                check_read(principal, group.topics_of(each.member_id, instance))
                 group.leave(each.member_id, instance, now)
         except _FAILURES as error:
             code = group_code(error)

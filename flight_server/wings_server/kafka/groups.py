@@ -48,6 +48,7 @@ class Join:
         rebalance_seconds: Time that it has to join again.
         protocol_type: Kind of the group, like `consumer`.
         protocols: Metadata by the names of assignors, the preferred first.
+        topics: Full names of the topics that it subscribes to, if they are known.
         needs_id: Whether a new member is given its id first, and joins with it.
         skips: Whether a leader understands that it need not assign.
     """
@@ -61,6 +62,7 @@ class Join:
     protocols: Mapping[str, bytes]
     needs_id: bool
     skips: bool
+    topics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Member:
     deadline: float
     """When its session ends, while it waits for no reply."""
     assignment: bytes = b""
+    topics: frozenset[str] = frozenset()
     joining: Reply | None = None
     syncing: Reply | None = None
 
@@ -137,6 +140,16 @@ class Group:
         """Whether nothing is known of it but its generation."""
         return not self.members and not self.pending
 
+    @property
+    def topics(self) -> set[str]:
+        """Full names of the topics that its members subscribe to. For any thread."""
+        return {topic for member in list(self.members.values()) for topic in member.topics}
+
+    def topics_of(self, member_id: str, instance: str | None) -> frozenset[str]:
+        """Return the topics of a member, named by its id or its instance; none if it is unknown."""
+        member = self._of_instance(instance) or self.members.get(member_id)
+        return frozenset() if member is None else member.topics
+
     def join(self, join: Join, reply: Reply, now: float) -> None:
         """Let a member join; `reply` is called at once or at the end of the rebalance.
 
@@ -150,7 +163,7 @@ class Group:
         unchanged = member.protocols == join.protocols
         member.session_seconds = join.session_seconds
         member.rebalance_seconds = join.rebalance_seconds
-        member.protocols = join.protocols
+        member.protocols, member.topics = join.protocols, join.topics
         self.protocol_type = join.protocol_type
         answers_now = self.state is State.COMPLETING or (
             self.state is State.STABLE and member.id != self.leader
