@@ -15,6 +15,7 @@ from typing import Any
 
 import aiokafka  # pyright: ignore[reportMissingTypeStubs]
 import confluent_kafka as ck
+import pyarrow as pa
 import pytest
 from aiokafka.record._crecords import (  # pyright: ignore[reportMissingTypeStubs]
     DefaultRecordBatchBuilder,
@@ -499,6 +500,26 @@ def test_a_repeated_batch_is_answered_as_at_first(
     assert len(rdkafka.consume(new_topic_id, 9)) == 9
 
 
+def test_a_batch_after_one_that_was_refused_is_not_the_first_of_its_producer(
+    server: RunningServer, rdkafka: Rdkafka, new_topic_id: str
+) -> None:
+    with wings_client.connect(server.flight) as client:
+        client.create_topic(new_topic_id, pa.schema({"n": pa.int64()}))
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        good, bad = b'{"n": 1}', b"no JSON"
+        sent = [(0, bad), (3, good), (6, good), (3, good), (0, good), (3, good), (6, good)]
+        for first, value in sent:  # In flight together.
+            connection.send(produce_request(new_topic_id, 62, 0, first, value))
+        codes = [produced(connection)[0] for _ in sent]
+        assert codes == [87, 45, 45, 45, 0, 0, 0]  # INVALID_RECORD, OUT_OF_ORDER_SEQUENCE_NUMBER
+        later = rdkafka.create(f"{new_topic_id}-later")
+        connection.send(produce_request(later, 62, 0, 0, ahead_ms=10**12))
+        assert produced(connection)[0] == 32  # INVALID_TIMESTAMP, by the log.
+        for first, code in ((3, 45), (0, 0), (3, 0)):
+            connection.send(produce_request(later, 62, 0, first))
+            assert produced(connection)[0] == code
+
+
 def test_a_record_of_the_far_future_is_refused(rdkafka: Rdkafka, new_topic_id: str) -> None:
     rdkafka.create(new_topic_id)
     errors: list[Any] = []
@@ -626,11 +647,13 @@ def fetch_request(topic: str, wait_ms: int) -> bytes:
     return head(1, 4) + bounds + struct.pack(">i", 1) + text(topic) + partition
 
 
-def produce_request(topic: str, producer: int, epoch: int, first: int) -> bytes:
+def produce_request(
+    topic: str, producer: int, epoch: int, first: int, value: bytes = b"v", ahead_ms: int = 0
+) -> bytes:
     """Return a request of three records of an idempotent producer."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, producer, epoch, first, 1 << 20)
     for number in range(3):
-        builder.append(number, 1_700_000_000_000, None, b"v", [])
+        builder.append(number, 1_700_000_000_000 + ahead_ms, None, value, [])
     batch = bytes(builder.build())
     bounds = struct.pack(">hhii", -1, -1, 1_000, 1) + text(topic)
     return head(Api.PRODUCE, 3) + bounds + struct.pack(">iii", 1, 0, len(batch)) + batch

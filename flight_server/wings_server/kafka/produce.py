@@ -8,7 +8,7 @@ A partition's batch is atomic, and judged on its own; one of a transaction is st
 """
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import InvalidArgument, StageNotFound, WingsError
+from wings_core.errors import InvalidArgument, PublishFenced, StageNotFound, WingsError
 from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.metadata.transactions import stage_entry
@@ -41,6 +41,9 @@ from wings_server.kafka.transaction_requests import name_of, refusal_of_batch
 
 TURNS_MAX = 2
 """Most turns of a connection under way: one waits for its flush while the next one decodes."""
+
+GAPS_MAX = 1_000
+"""Most partitions of producers whose refused batches a connection remembers."""
 
 _ACKS = (-1, 0, 1)
 _TRANSACTIONAL = 0x10
@@ -89,6 +92,8 @@ class _Written:
     service: KafkaService
     transaction: tuple[str, ProducerEpoch] | None
     """Name and producer of its transaction."""
+    refuse: Callable[[Exception], None]
+    """Called with the error if it is rejected."""
 
     def result(self) -> Values:
         """Return the result of its partition; blocks until it is known."""
@@ -97,6 +102,7 @@ class _Written:
             error: Exception = outcome.error
             if self.transaction is not None and isinstance(error, StageNotFound):
                 error = refusal_of_batch(self.service, *self.transaction, error)
+            self.refuse(error)
             self.service.metrics.failed("kafka", code_of(error).name)
             return _refusal(error)
         self.service.metrics.pushed("kafka", self.topic.name, self.rows, self.size)
@@ -118,6 +124,46 @@ class _Written:
         return state.next_offset + staged.rows_before
 
 
+class _Gaps:
+    """Batches of idempotent producers that were refused: none after them is written before them.
+
+    The log sees to this where it knows the producer; of another it takes any batch as the first.
+    """
+
+    def __init__(self) -> None:
+        self._first: OrderedDict[tuple[str, int, str, Partition], int] = OrderedDict()
+
+    @contextmanager
+    def guarding(
+        self, topic: Topic, partition: Partition, sequence: PartitionSequence | None
+    ) -> Generator[Callable[[Exception], None]]:
+        """Submit a batch within the block; yields what takes the error if it is rejected later.
+
+        Raises:
+            KafkaError: A batch before it was refused, and has not come again.
+        """
+        if sequence is None:
+            yield lambda _: None
+            return
+        key = sequence.producer_id, sequence.epoch, topic.uuid, partition
+        first = sequence.first
+        if first > self._first.get(key, first):
+            raise KafkaError(ErrorCode.out_of_order_sequence_number, "a batch before was refused")
+        self._first.pop(key, None)
+
+        def refuse(error: Exception) -> None:
+            if not isinstance(error, PublishFenced):  # Nothing of its epoch is written any more.
+                self._first[key] = min(first, self._first.get(key, first))
+                if len(self._first) > GAPS_MAX:
+                    self._first.popitem(last=False)
+
+        try:
+            yield refuse
+        except (KafkaError, WingsError) as error:
+            refuse(error)
+            raise
+
+
 class Producer:
     """The requests of one connection to produce.
 
@@ -136,6 +182,7 @@ class Producer:
         self._failed = failed
         self._lock = threading.Lock()
         self._queued: deque[_Queued] = deque()
+        self._gaps = _Gaps()
         self._turns = 0
         self._is_submitting = False
 
@@ -202,7 +249,7 @@ class Producer:
         body = request.body
         partitions: list[tuple[str, int, _Written | Exception]] = []
         for asked in body.topic_data:
-            writer = _TopicWriter(self._service, self._principal, body, asked.name)
+            writer = _TopicWriter(self._service, self._principal, body, asked.name, self._gaps)
             for part in asked.partition_data:
                 written: _Written | Exception
                 try:
@@ -218,12 +265,18 @@ class _TopicWriter:
     """Submits the batches of one topic of a request."""
 
     def __init__(
-        self, service: KafkaService, principal: Principal, request: Any, name: str
+        self,
+        service: KafkaService,
+        principal: Principal,
+        request: Any,
+        name: str,
+        gaps: _Gaps,
     ) -> None:
         self._service = service
         self._principal = principal
         self._request = request
         self._name = name
+        self._gaps = gaps
         self._topic: Topic | None = None
         self._preparer: Preparer
 
@@ -243,23 +296,24 @@ class _TopicWriter:
         with service.unfolding.taking() as take:
             decoded = decode(data or b"", service.log.limits.batch_bytes_max, take)
             sequence, transaction = _sequence(decoded.head), self._transaction(decoded.head)
-            stage = None
-            if transaction is not None:
-                stage = stage_entry(*transaction, topic.uuid, partition)
-            options = PushOptions(partition, partition_sequence=sequence, stage=stage)
-            if topics.is_json(topic):
-                rows = json_records.rows_of(decoded.records, number, topic)
-                try:
+            with self._gaps.guarding(topic, partition, sequence) as refuse:
+                stage = None
+                if transaction is not None:
+                    stage = stage_entry(*transaction, topic.uuid, partition)
+                options = PushOptions(partition, partition_sequence=sequence, stage=stage)
+                if topics.is_json(topic):
+                    rows = json_records.rows_of(decoded.records, number, topic)
+                    try:
+                        prepared = self._preparer.prepare(rows, options)
+                    except InvalidArgument as error:
+                        raise json_records.of_row(error) from None
+                else:
+                    rows = rows_of(decoded.records, number, topic.schema)
                     prepared = self._preparer.prepare(rows, options)
-                except InvalidArgument as error:
-                    raise json_records.of_row(error) from None
-            else:
-                rows = rows_of(decoded.records, number, topic.schema)
-                prepared = self._preparer.prepare(rows, options)
-            # A stream of its own: a batch that is rejected does not reject those after it.
-            pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
-            size = prepared.bytes
-            return _Written(pending, topic, partition, rows.num_rows, size, service, transaction)
+                # A stream of its own: a batch that is rejected does not reject those after it.
+                pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
+            size, count = prepared.bytes, rows.num_rows
+            return _Written(pending, topic, partition, count, size, service, transaction, refuse)
 
     def _transaction(self, head: BatchHead) -> tuple[str, ProducerEpoch] | None:
         """Return the name and producer of a batch's transaction; None of a batch of none.
