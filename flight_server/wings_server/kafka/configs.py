@@ -8,11 +8,10 @@ from kio.schema.errors import ErrorCode
 from pydantic import ValidationError
 
 from wings_core.contracts.actions import AlterTopic
-from wings_core.errors import WingsError
 from wings_core.model import Topic, TopicConfig
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import Right
-from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
 
@@ -134,7 +133,7 @@ def describe_configs(service: KafkaService, principal: Principal, request: Reque
                 for entry in described
                 if not wanted or entry["name"] in wanted
             ]
-        except (KafkaError, WingsError) as error:
+        except FAILURES as error:
             result |= {"error_code": code_of(error), "error_message": error.message}
         results.append(result)
     return {"results": results}
@@ -205,7 +204,7 @@ def alter_configs(service: KafkaService, principal: Principal, request: Request)
         }
         try:
             _alter(service, principal, each, only_checked=body.validate_only)
-        except (KafkaError, WingsError) as error:
+        except FAILURES as error:
             response |= {"error_code": code_of(error), "error_message": error.message}
         responses.append(response)
     return {"responses": responses}

@@ -17,13 +17,13 @@ from kio.schema.errors import ErrorCode
 
 from wings_core.consumer_groups.coordinator import RunElsewhere
 from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat
-from wings_core.errors import FencedMember, WingsError
+from wings_core.errors import FencedMember
 from wings_core.model import GroupMember, Topic
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
 from wings_core.slots import mask_of, slots_in
 from wings_server.group_actions import authorize_member, group_node
-from wings_server.kafka.errors import KafkaError
+from wings_server.kafka.errors import FAILURES, KafkaError
 from wings_server.kafka.group_requests import admit, group_code
 from wings_server.kafka.group_table import Subscription
 from wings_server.kafka.messages import Request, Values
@@ -38,7 +38,6 @@ LOOK_SECONDS = 5.0
 
 ASSIGNOR = "uniform"
 _CONSUMER_MEMBER = 1
-_FAILURES = (KafkaError, WingsError)
 
 
 async def heartbeat(service: KafkaService, principal: Principal, request: Request) -> Values:
@@ -57,7 +56,7 @@ async def heartbeat(service: KafkaService, principal: Principal, request: Reques
         subscription = _subscription(service, member, body)
         answer = await service.write(lambda: _beat(service, principal, member, body, subscription))
         return {**named, **answer}
-    except _FAILURES as error:
+    except FAILURES as error:
         code = group_code(error)
         if isinstance(error, FencedMember):
             is_static = error.facts.get("instance") is not None
@@ -172,7 +171,7 @@ async def describe(service: KafkaService, principal: Principal, request: Request
             try:
                 admit(principal)
                 found.append(_described(service, principal, group_id))
-            except _FAILURES as error:
+            except FAILURES as error:
                 refused = {"error_code": group_code(error), "error_message": error.message}
                 found.append({"group_id": group_id, "assignor_name": "", **refused})
         return found

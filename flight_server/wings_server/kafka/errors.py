@@ -40,6 +40,9 @@ class KafkaError(Exception):
         self.message = message or code.name
 
 
+FAILURES = (KafkaError, WingsError)
+"""Errors that `code_of` knows, each with a `message`."""
+
 _CODES: tuple[tuple[type[WingsError], ErrorCode], ...] = (
     (TopicNotFound, ErrorCode.unknown_topic_or_partition),
     (NamespaceNotFound, ErrorCode.unknown_topic_or_partition),

@@ -14,7 +14,7 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from wings_core.contracts.reads import ReadOptions
-from wings_core.errors import OffsetOutOfRange, WingsError
+from wings_core.errors import OffsetOutOfRange
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.fetcher import UNLIMITED
 from wings_core.fetch.selection import Selection
@@ -25,7 +25,7 @@ from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_core.times import Deadline
 from wings_server.kafka import json_records, topics
-from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import encode, records_of, sizes_of
@@ -113,7 +113,7 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
                 entry.topic = topic
                 entry.cursor = PartitionCursor(partition, entry.offset)
                 found[partition] = entry
-            except (KafkaError, WingsError) as error:
+            except FAILURES as error:
                 entry.error = error
         if topic is not None:
             self._open(topic, list(found.values()))

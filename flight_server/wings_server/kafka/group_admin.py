@@ -5,12 +5,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import FencedMember, WingsError
+from wings_core.errors import FencedMember
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
 from wings_server.group_actions import group_node
 from wings_server.kafka.consumer_requests import members_of, state_of
-from wings_server.kafka.errors import KafkaError
+from wings_server.kafka.errors import FAILURES, KafkaError
 from wings_server.kafka.group_requests import CONSUMER_PROTOCOL, admit, check_read, group_code
 from wings_server.kafka.groups import Group, State
 from wings_server.kafka.messages import Request, Values
@@ -26,8 +26,6 @@ CLASSIC, CONSUMER = "classic", "consumer"
 DEAD = "Dead"
 """State of a group that does not exist."""
 
-_FAILURES = (KafkaError, WingsError)
-
 
 async def list_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `ListGroups`: the groups that have members, or an offset in a topic that exists.
@@ -42,7 +40,7 @@ async def list_groups(service: KafkaService, principal: Principal, request: Requ
     try:
         admit(principal)
         found = await service.read(lambda: _all(service, principal, live))
-    except _FAILURES as error:
+    except FAILURES as error:
         return {"error_code": group_code(error)}
     return {
         "groups": [
@@ -145,7 +143,7 @@ async def describe_groups(service: KafkaService, principal: Principal, request: 
                     "protocol_type": CONSUMER_PROTOCOL if is_known else "",
                 }
             )
-        except _FAILURES as error:
+        except FAILURES as error:
             described.append({"group_id": group_id, "error_code": group_code(error)})
     return {"groups": described}
 
@@ -186,7 +184,7 @@ async def delete_groups(service: KafkaService, principal: Principal, request: Re
             await service.write(lambda group_id=group_id: _delete(service, principal, group_id))
         except FencedMember:
             code = ErrorCode.non_empty_group
-        except _FAILURES as error:
+        except FAILURES as error:
             code = group_code(error)
         results.append({"group_id": group_id, "error_code": code})
     return {"results": results}
@@ -224,7 +222,7 @@ async def delete_offsets(service: KafkaService, principal: Principal, request: R
         is_known = await service.read(lambda: bool(_topics_of(service, group_id, principal)))
         if not is_known:
             raise KafkaError(ErrorCode.group_id_not_found)
-    except _FAILURES as error:
+    except FAILURES as error:
         return {"error_code": group_code(error)}
 
     def deleted() -> Values:
@@ -252,6 +250,6 @@ def _forgotten(
             service.log.registry.forget_offsets(consumer, topic.uuid, partitions)
     except FencedMember:
         code = ErrorCode.group_subscribed_to_topic
-    except _FAILURES as error:
+    except FAILURES as error:
         code = group_code(error)
     return [{"partition_index": number, "error_code": code} for number in numbers]

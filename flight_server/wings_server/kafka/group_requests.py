@@ -17,7 +17,7 @@ from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import SOMEWHERE, Right
 from wings_server.group_actions import looking_at_members
 from wings_server.kafka import topics
-from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.groups import Caller, Group, Join, MemberIdRequired, join_error
 from wings_server.kafka.lists import ENTRIES_MAX
 from wings_server.kafka.messages import Request, Values
@@ -32,7 +32,6 @@ CONSUMER_PROTOCOL = "consumer"
 _SUBSCRIPTION = struct.Struct(">hi")
 _TEXT = struct.Struct(">H")
 _UNKNOWN = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
-_FAILURES = (KafkaError, WingsError)
 
 
 def group_code(error: Exception) -> ErrorCode:
@@ -69,7 +68,7 @@ async def join(service: KafkaService, principal: Principal, request: Request) ->
             group.join(asked, _once(reply), now)
     except MemberIdRequired as error:
         return join_error(error.code, error.member)
-    except _FAILURES as error:
+    except FAILURES as error:
         return join_error(group_code(error), body.member_id)
     return await reply
 
@@ -117,7 +116,7 @@ async def sync(service: KafkaService, principal: Principal, request: Request) ->
         admit(principal)
         with service.groups.using(body.group_id) as (group, now):
             group.sync(caller_of(body), assignments, _once(reply), now)
-    except _FAILURES as error:
+    except FAILURES as error:
         return {"error_code": group_code(error)}
     return await reply
 
@@ -128,7 +127,7 @@ async def heartbeat(service: KafkaService, principal: Principal, request: Reques
         admit(principal)
         with service.groups.using(request.body.group_id) as (group, now):
             group.beat(caller_of(request.body), now)
-    except _FAILURES as error:
+    except FAILURES as error:
         return {"error_code": group_code(error)}
     return {}
 
@@ -147,7 +146,7 @@ async def leave(service: KafkaService, principal: Principal, request: Request) -
             with service.groups.using(body.group_id) as (group, now):
                 check_read(principal, group.topics_of(each.member_id, instance))
                 group.leave(each.member_id, instance, now)
-        except _FAILURES as error:
+        except FAILURES as error:
             code = group_code(error)
         named = {"member_id": each.member_id, "group_instance_id": instance}
         results.append({**named, "error_code": code})
@@ -164,7 +163,7 @@ async def commit(service: KafkaService, principal: Principal, request: Request) 
         try:
             admit(principal)
             member = committing(service, group_id, caller_of(body))
-        except _FAILURES as error:
+        except FAILURES as error:
             return offset_results(body.topics, {}, group_code(error))
         asked.commit(
             group_id,
@@ -226,7 +225,7 @@ class OffsetsToCommit:
                     self._offsets.append((topic, partition, part.committed_offset))
                     self._keys.append(key)
                     self._notes.append(note)
-                except _FAILURES as error:
+                except FAILURES as error:
                     self.codes[key] = group_code(error)
 
     def commit(
@@ -330,7 +329,7 @@ def _fetched(
         transactions = service.log.metadata.transactions
         pending = transactions.pending(service.consumer_of(group_id)) if is_stable else []
         found = service.log.registry.get_offsets(service.consumer_of(group_id))
-    except _FAILURES as error:
+    except FAILURES as error:
         return {"group_id": group_id, "topics": [], "error_code": group_code(error)}
     offsets: dict[tuple[TopicName, Partition], CommittedOffset | None]
     offsets = {(each.topic, each.partition): each for each in found}
@@ -374,7 +373,7 @@ def _fetched_one(
             part |= {"committed_offset": found.offset, "metadata": found.note}
     except PermissionDenied as error:
         part["error_code"] = group_code(error)
-    except _FAILURES:
+    except FAILURES:
         pass  # As at Kafka: of what is unknown, no offset is known.
     return part
 

@@ -1,42 +1,39 @@
-"""`ListOffsets`: where a partition begins and ends, and the first record at or after a time."""
+"""Where a partition begins and ends, and the first record at or after a time.
+
+`ListOffsets`, and `OffsetForLeaderEpoch`, whose only epoch ends where the partition does.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import WingsError
 from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_server.kafka import topics
-from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
+from wings_server.kafka.records import TIMESTAMP_MAX
 from wings_server.kafka.service import KafkaService
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 """Values that stand in the place of a time."""
 
-TIME_MAX = 253_402_300_799_999
-"""Latest time that is looked for: the last millisecond of the year 9999."""
+LEADER_EPOCH = 0
+"""Epoch of each partition's leader, which never changes."""
 
 _NOTHING = {"offset": -1, "timestamp": -1}
 
 
-async def list_offsets(service: KafkaService, principal: Principal, request: Request) -> bytes:
+def list_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `ListOffsets`."""
-
-    def listed() -> bytes:
-        return request.response(
-            {
-                "topics": [
-                    {"name": each.name, "partitions": _of_topic(service, principal, each)}
-                    for each in request.body.topics
-                ]
-            }
-        )
-
-    return await service.read(listed)
+    return {
+        "topics": [
+            {"name": each.name, "partitions": _of_topic(service, principal, each)}
+            for each in request.body.topics
+        ]
+    }
 
 
 def _of_topic(service: KafkaService, principal: Principal, asked: Any) -> Sequence[Values]:
@@ -47,22 +44,22 @@ def _of_topic(service: KafkaService, principal: Principal, asked: Any) -> Sequen
             topic = service.topics.readable(service.gate, principal, asked.name)
             partition = topics.partition_at(topic, part.partition_index)
             values = _offset_of(service, topic, partition, part.timestamp)
-        except (KafkaError, WingsError) as error:
+        except FAILURES as error:
             values = {**_NOTHING, "error_code": code_of(error)}
         found.append({"partition_index": part.partition_index, **values})
     return found
 
 
 def _offset_of(service: KafkaService, topic: Topic, partition: Partition, asked: int) -> Values:
-    if TIME_MAX >= asked >= 0:
+    if TIMESTAMP_MAX >= asked >= 0:
         return _offset_at(service, topic, partition, asked)
-    if asked > TIME_MAX:
+    if asked > TIMESTAMP_MAX:
         return _NOTHING
     state = service.log.registry.partition_state(topic.uuid, partition)
     if asked == LATEST:
-        return {"offset": state.next_offset, "timestamp": -1, "leader_epoch": 0}
+        return {"offset": state.next_offset, "timestamp": -1, "leader_epoch": LEADER_EPOCH}
     if asked in {EARLIEST, EARLIEST_LOCAL}:
-        return {"offset": state.log_start_offset, "timestamp": -1, "leader_epoch": 0}
+        return {"offset": state.log_start_offset, "timestamp": -1, "leader_epoch": LEADER_EPOCH}
     raise KafkaError(ErrorCode.unsupported_version, f"no offset is known for {asked}")
 
 
@@ -72,4 +69,34 @@ def _offset_at(service: KafkaService, topic: Topic, partition: Partition, time: 
     if found is None:
         return _NOTHING
     offset, found_time = found
-    return {"offset": offset, "timestamp": found_time // 1_000, "leader_epoch": 0}
+    return {"offset": offset, "timestamp": found_time // 1_000, "leader_epoch": LEADER_EPOCH}
+
+
+def leader_epochs(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `OffsetForLeaderEpoch`: the only epoch ends where the log does."""
+    return {
+        "topics": [
+            {
+                "topic": each.topic,
+                "partitions": [
+                    _epoch_end(service, principal, each.topic, part) for part in each.partitions
+                ],
+            }
+            for each in request.body.topics
+        ]
+    }
+
+
+def _epoch_end(service: KafkaService, principal: Principal, name: str, asked: Any) -> Values:
+    part: dict[str, Any] = {"partition": asked.partition}
+    try:
+        topic = service.topics.readable(service.gate, principal, name)
+        partition = topics.partition_at(topic, asked.partition)
+        if asked.current_leader_epoch > LEADER_EPOCH:
+            raise KafkaError(ErrorCode.unknown_leader_epoch)
+        if asked.leader_epoch == LEADER_EPOCH:
+            state = service.log.registry.partition_state(topic.uuid, partition)
+            part |= {"leader_epoch": LEADER_EPOCH, "end_offset": state.next_offset}
+    except FAILURES as error:
+        part["error_code"] = code_of(error)
+    return part

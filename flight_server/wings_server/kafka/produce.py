@@ -32,7 +32,7 @@ from wings_core.model import (
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_server.kafka import json_records, topics
-from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import BadRequest, Head, Request, Values, parse
 from wings_server.kafka.record_types import Head as BatchHead
 from wings_server.kafka.records import decode, rows_of
@@ -159,7 +159,7 @@ class _Gaps:
 
         try:
             yield refuse
-        except (KafkaError, WingsError) as error:
+        except FAILURES as error:
             refuse(error)
             raise
 
@@ -254,7 +254,7 @@ class Producer:
                 written: _Written | Exception
                 try:
                     written = writer.write(part.index, part.records)
-                except (KafkaError, WingsError) as error:
+                except FAILURES as error:
                     self._service.metrics.failed("kafka", code_of(error).name)
                     written = error
                 partitions.append((asked.name, part.index, written))

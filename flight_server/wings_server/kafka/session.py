@@ -1,20 +1,23 @@
 """A connection's requests: who may make them, and which function answers each.
 
-A connection without a token makes requests of three APIs: ApiVersions, and those of SASL.
+A connection without a token makes requests of three APIs: ApiVersions, and those of SASL:
+
+    SaslHandshake: a mechanism ─▶ SaslAuthenticate: one message ─▶ the token's principal
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import NotFound, Unauthenticated, WingsError
 from wings_core.limits import MIB
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
 from wings_server.flight.boundary import ClientGone
 from wings_server.kafka import (
-    admin,
     configs,
     consumer_requests,
     fetch,
@@ -34,7 +37,6 @@ from wings_server.kafka.messages import (
     parse,
 )
 from wings_server.kafka.produce import Producer
-from wings_server.kafka.sasl import MECHANISMS, presented
 from wings_server.kafka.service import KafkaService
 from wings_server.kafka.wire import Connection
 from wings_server.quotas import using
@@ -55,6 +57,9 @@ FIRST_SECONDS_MAX = 10.0
 TOKEN_LOOK_SECONDS = 1.0
 """Interval at which the token of a connection is looked at, whether or not it has requests."""
 
+MECHANISMS = ("PLAIN", "OAUTHBEARER")
+
+_BEARER = "auth=bearer "
 _PLAIN_TOKEN = Head(Api.SASL_AUTHENTICATE, -1, 0)
 """Stands for the head of a message of SASL without one, as it follows the oldest handshake."""
 
@@ -78,23 +83,20 @@ _GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
     Api.TXN_OFFSET_COMMIT: transaction_requests.commit_offsets,
 }
 _LOOKS: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
+    Api.LIST_OFFSETS: list_offsets.list_offsets,
     Api.FIND_COORDINATOR: topic_requests.find_coordinator,
-    Api.OFFSET_FOR_LEADER_EPOCH: admin.leader_epochs,
+    Api.OFFSET_FOR_LEADER_EPOCH: list_offsets.leader_epochs,
     Api.DESCRIBE_CONFIGS: configs.describe_configs,
-    Api.DESCRIBE_CLUSTER: admin.describe_cluster,
+    Api.DESCRIBE_CLUSTER: topic_requests.describe_cluster,
 }
 _CHANGES: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
-    Api.CREATE_PARTITIONS: admin.create_partitions,
-    Api.INCREMENTAL_ALTER_CONFIGS: configs.alter_configs,
-}
-"""Requests that are answered on a thread: those that only look, and those that change anything."""
-
-_OTHERS: Mapping[Api, Callable[..., Awaitable[bytes]]] = {
-    Api.LIST_OFFSETS: list_offsets.list_offsets,
     Api.METADATA: topic_requests.metadata,
     Api.CREATE_TOPICS: topic_requests.create_topics,
     Api.DELETE_TOPICS: topic_requests.delete_topics,
+    Api.CREATE_PARTITIONS: topic_requests.create_partitions,
+    Api.INCREMENTAL_ALTER_CONFIGS: configs.alter_configs,
 }
+"""Requests that are answered on a thread: those that only look, and those that change anything."""
 
 
 class Session:
@@ -213,7 +215,7 @@ class Session:
         mechanism, self._mechanism, self._takes_plain_token = self._mechanism, None, False
         assert mechanism is not None
         service = self._service
-        secret, namespace = presented(mechanism, message)
+        secret, namespace = _presented(mechanism, message)
 
         def found() -> Principal:
             principal = service.gate.principal(secret, "kafka")
@@ -259,12 +261,8 @@ class Session:
         if api in _LOOKS:
             look = _LOOKS[api]
             return await service.read(lambda: request.response(look(service, principal, request)))
-        if api in _CHANGES:
-            change = _CHANGES[api]
-            return await service.write(
-                lambda: request.response(change(service, principal, request))
-            )
-        return await _OTHERS[api](service, principal, request)
+        change = _CHANGES[api]
+        return await service.write(lambda: request.response(change(service, principal, request)))
 
     def gone(self) -> None:
         """End a wait, as the client has gone."""
@@ -282,3 +280,47 @@ class Session:
     def _on_loop(self, call: Callable[..., None], *args: object) -> None:
         with suppress(RuntimeError):  # The loop is closed, and the connection with it.
             self._loop.call_soon_threadsafe(call, *args)
+
+
+class _Presented(NamedTuple):
+    """The content of a client's message."""
+
+    secret: str
+    namespace: NamespaceName
+
+
+def _presented(mechanism: str, message: bytes) -> _Presented:
+    """Return the token and the namespace of a message.
+
+    Args:
+        mechanism: `PLAIN` (RFC 4616), where the password is the token; or `OAUTHBEARER` (RFC 7628).
+        message: The client's first message. A user, of OAUTHBEARER an authorization identity, of
+            the form `TENANT/NAMESPACE` picks a namespace; any other user means the default one.
+
+    Raises:
+        Unauthenticated: The message is not one of the mechanism.
+    """
+    try:
+        read = _plain if mechanism == "PLAIN" else _oauth
+        user, secret = read(message.decode())
+        tenant, slash, namespace = user.partition("/")
+        name = DEFAULT_NAMESPACE
+        if slash:
+            name = NamespaceName.parse(f"tenants/{tenant}/namespaces/{namespace}")
+    except (ValueError, WingsError):
+        raise Unauthenticated(f"a damaged message of {mechanism}, or a bad namespace") from None
+    return _Presented(secret, name)
+
+
+def _plain(message: str) -> tuple[str, str]:
+    identity, user, secret = message.split("\0")
+    if identity not in {"", user}:
+        raise ValueError(identity)
+    return user, secret
+
+
+def _oauth(message: str) -> tuple[str, str]:
+    head, *pairs = message.split("\1")
+    _, identity, _ = head.split(",")
+    (secret,) = [pair for pair in pairs if pair.lower().startswith(_BEARER)]
+    return identity.removeprefix("a="), secret[len(_BEARER) :]

@@ -7,14 +7,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from pydantic import ValidationError
 
-from wings_core.contracts.actions import CreateTopic, TopicBody
-from wings_core.errors import WingsError
+from wings_core.contracts.actions import AlterTopic, CreateTopic, TopicBody
 from wings_core.kafka_topics import BINARY_SCHEMA, PARTITION_COLUMN
 from wings_core.model import KafkaConfig, Topic, TopicConfig
 from wings_core.schemas import schema_to_ipc
-from wings_core.security.principal import Principal
+from wings_core.security.principal import Principal, authorize
+from wings_core.security.rights import Right
 from wings_server.kafka.configs import config_of
-from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import BROKER_ID, CLUSTER_ID, KafkaService
 from wings_server.kafka.topics import partition_count
@@ -29,15 +29,11 @@ COORDINATOR_KEYS_FROM = 4
 """Version of `FindCoordinator` from which several coordinators are asked for."""
 
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
-_FAILURES = (KafkaError, WingsError)
+_BROKERS = 1
 
 
-async def metadata(service: KafkaService, principal: Principal, request: Request) -> bytes:
+def metadata(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `Metadata`, making topics that are named where the client allows it."""
-    return await service.write(lambda: request.response(_metadata(service, principal, request)))
-
-
-def _metadata(service: KafkaService, principal: Principal, request: Request) -> Values:
     body = request.body
     if body.topics is None or (request.head.version == 0 and not body.topics):
         described = [_described(topic) for topic in service.topics.visible(principal)]
@@ -71,7 +67,7 @@ def _named(service: KafkaService, principal: Principal, asked: Any, *, makes: bo
             if not makes:
                 raise
         return _described(_create(service, principal, asked.name, DEFAULT_PARTITIONS, {}))
-    except _FAILURES as error:
+    except FAILURES as error:
         return {"error_code": code_of(error), "name": asked.name, "topic_id": topic_id}
 
 
@@ -93,22 +89,18 @@ def _described(topic: Topic) -> Values:
     }
 
 
-async def create_topics(service: KafkaService, principal: Principal, request: Request) -> bytes:
+def create_topics(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `CreateTopics`."""
-
-    def created() -> bytes:
-        body = request.body
-        results: list[Values] = []
-        for each in body.topics:
-            result: Values
-            try:
-                result = _created(service, principal, each, only_checked=body.validate_only)
-            except _FAILURES as error:
-                result = {"error_code": code_of(error), "error_message": error.message}
-            results.append({"name": each.name, **result})
-        return request.response({"topics": results})
-
-    return await service.write(created)
+    body = request.body
+    results: list[Values] = []
+    for each in body.topics:
+        result: Values
+        try:
+            result = _created(service, principal, each, only_checked=body.validate_only)
+        except FAILURES as error:
+            result = {"error_code": code_of(error), "error_message": error.message}
+        results.append({"name": each.name, **result})
+    return {"topics": results}
 
 
 def _created(
@@ -159,22 +151,47 @@ def _body(
     )
 
 
-async def delete_topics(service: KafkaService, principal: Principal, request: Request) -> bytes:
+def create_partitions(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `CreatePartitions`, which raises the number of a topic's partitions."""
+    body = request.body
+    results: list[Values] = []
+    for each in body.topics:
+        result: dict[str, Any] = {"name": each.name}
+        try:
+            _raise_partitions(service, principal, each, only_checked=body.validate_only)
+        except FAILURES as error:
+            result |= {"error_code": code_of(error), "error_message": error.message}
+        results.append(result)
+    return {"results": results}
+
+
+def _raise_partitions(
+    service: KafkaService, principal: Principal, asked: Any, *, only_checked: bool
+) -> None:
+    full_name = service.topics.wings_name(asked.name)
+    authorize(principal, Right.ADMIN, str(full_name))
+    known = partition_count(service.topics.find(asked.name))
+    if asked.count <= known:
+        raise KafkaError(ErrorCode.invalid_partitions, f"the topic has {known} partitions")
+    if asked.assignments is not None and len(asked.assignments) != asked.count - known:
+        raise KafkaError(ErrorCode.invalid_replica_assignment)
+    try:
+        config = TopicConfig(kafka=KafkaConfig(partitions=asked.count))
+    except ValidationError:
+        raise KafkaError(ErrorCode.invalid_partitions, f"{asked.count} partitions") from None
+    if not only_checked:
+        service.gate.run(principal, "alter-topic", AlterTopic(topic=str(full_name), config=config))
+
+
+def delete_topics(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `DeleteTopics`, of topics by their names or, from version 6 on, by their ids."""
     body = request.body
-    is_named = request.head.version < TOPIC_STATES_FROM
     named: Iterable[tuple[str | None, uuid.UUID | None]]
-    if is_named:
+    if request.head.version < TOPIC_STATES_FROM:
         named = [(name, None) for name in body.topic_names]
     else:
         named = [(each.name, each.topic_id) for each in body.topics]
-
-    def deleted() -> bytes:
-        return request.response(
-            {"responses": [_deleted(service, principal, *each) for each in named]}
-        )
-
-    return await service.write(deleted)
+    return {"responses": [_deleted(service, principal, *each) for each in named]}
 
 
 def _deleted(
@@ -191,7 +208,7 @@ def _deleted(
             if principal.may_see(str(full_name)):  # Else the action is refused.
                 service.topics.find(name)
         service.gate.run(principal, "delete-topic", TopicBody(topic=str(full_name)))
-    except _FAILURES as error:
+    except FAILURES as error:
         result |= {"error_code": code_of(error), "error_message": error.message}
     return result
 
@@ -208,3 +225,18 @@ def find_coordinator(service: KafkaService, principal: Principal, request: Reque
     if request.head.version < COORDINATOR_KEYS_FROM:
         return at
     return {"coordinators": [{"key": key, **at} for key in body.coordinator_keys]}
+
+
+def describe_cluster(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `DescribeCluster`: one broker, which is the controller."""
+    del principal
+    kind = getattr(request.body, "endpoint_type", _BROKERS)
+    if kind != _BROKERS:
+        refused = ErrorCode.mismatched_endpoint_type
+        return {"error_code": refused, "error_message": "brokers only", "endpoint_type": kind}
+    address = service.address
+    return {
+        "cluster_id": CLUSTER_ID,
+        "controller_id": BROKER_ID,
+        "brokers": [{"broker_id": BROKER_ID, "host": address.host, "port": address.port}],
+    }

@@ -20,7 +20,7 @@ from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_core.security.rights import SOMEWHERE, Right
 from wings_server.kafka import topics
-from wings_server.kafka.errors import KafkaError, code_of
+from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.group_requests import (
     OffsetsToCommit,
     admit,
@@ -45,7 +45,6 @@ _FENCED_FROM = {
 }
 """First versions whose clients know PRODUCER_FENCED."""
 
-_FAILURES = (KafkaError, WingsError)
 _logger = logging.getLogger(__name__)
 
 
@@ -117,7 +116,7 @@ def _added(
             service.gate.allow(principal, "push", str(full_name))
             topic = service.topics.find(topic_name)
             found.append((topic, topics.partition_at(topic, number)))
-        except _FAILURES as error:
+        except FAILURES as error:
             codes[topic_name, number] = code_of(error)
     code = ErrorCode.operation_not_attempted
     if not codes:
@@ -173,7 +172,7 @@ async def commit_offsets(service: KafkaService, principal: Principal, request: R
         # Once more: the member that comes after this one asks for stable offsets after this check,
         # and is told that these are pending.
         check_member()
-    except _FAILURES as error:
+    except FAILURES as error:
         return offset_results(body.topics, {}, _code(request, error))
     return results
 
