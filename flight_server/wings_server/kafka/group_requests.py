@@ -212,11 +212,12 @@ class OffsetsToCommit:
         self._offsets: list[tuple[Topic, Partition, int]] = []
         self._notes: list[str] = []
         self._keys: list[tuple[str, int]] = []
+        topic_of = service.topics.readable_by(service.gate, principal)
         for named in asked:
             for part in named.partitions:
                 key = named.name, part.partition_index
                 try:
-                    topic = service.topics.readable(service.gate, principal, named.name)
+                    topic = topic_of(named.name)
                     partition = topics.partition_at(topic, part.partition_index)
                     # Python's client of librdkafka sends the NUL that ends its string.
                     note = (part.committed_metadata or "").removesuffix("\0")
@@ -344,8 +345,9 @@ def _fetched(
     else:
         wanted = [(each.name, each.partition_indexes) for each in asked]
     listed: list[Values] = []
+    topic_of = service.topics.readable_by(service.gate, principal)
     for name, numbers in wanted:
-        parts = [_fetched_one(service, principal, name, number, offsets) for number in numbers]
+        parts = [_fetched_one(topic_of, name, number, offsets) for number in numbers]
         if asked is None:
             parts = [
                 part for part in parts if part["committed_offset"] >= 0 or "error_code" in part
@@ -355,8 +357,7 @@ def _fetched(
 
 
 def _fetched_one(
-    service: KafkaService,
-    principal: Principal,
+    topic_of: Callable[[str], Topic],
     name: str,
     number: int,
     offsets: Mapping[tuple[TopicName, Partition], CommittedOffset | None],
@@ -364,7 +365,7 @@ def _fetched_one(
     """Return the offset of a partition; `offsets` has None for one that is not stable."""
     part: dict[str, Any] = {"partition_index": number, **_UNKNOWN}
     try:
-        topic = service.topics.readable(service.gate, principal, name)
+        topic = topic_of(name)
         key = (topic.name, topics.partition_at(topic, number))
         found = offsets.get(key)
         if found is None and key in offsets:

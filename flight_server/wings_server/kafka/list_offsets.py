@@ -3,7 +3,7 @@
 `ListOffsets`, and `OffsetForLeaderEpoch`, whose only epoch ends where the partition does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -28,20 +28,23 @@ _NOTHING = {"offset": -1, "timestamp": -1}
 
 def list_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `ListOffsets`."""
+    topic_of = service.topics.readable_by(service.gate, principal)
     return {
         "topics": [
-            {"name": each.name, "partitions": _of_topic(service, principal, each)}
+            {"name": each.name, "partitions": _of_topic(service, topic_of, each)}
             for each in request.body.topics
         ]
     }
 
 
-def _of_topic(service: KafkaService, principal: Principal, asked: Any) -> Sequence[Values]:
+def _of_topic(
+    service: KafkaService, topic_of: Callable[[str], Topic], asked: Any
+) -> Sequence[Values]:
     found: list[Values] = []
     for part in asked.partitions:
         values: Values
         try:
-            topic = service.topics.readable(service.gate, principal, asked.name)
+            topic = topic_of(asked.name)
             partition = topics.partition_at(topic, part.partition_index)
             values = _offset_of(service, topic, partition, part.timestamp)
         except FAILURES as error:
@@ -74,12 +77,13 @@ def _offset_at(service: KafkaService, topic: Topic, partition: Partition, time: 
 
 def leader_epochs(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `OffsetForLeaderEpoch`: the only epoch ends where the log does."""
+    topic_of = service.topics.readable_by(service.gate, principal)
     return {
         "topics": [
             {
                 "topic": each.topic,
                 "partitions": [
-                    _epoch_end(service, principal, each.topic, part) for part in each.partitions
+                    _epoch_end(service, topic_of, each.topic, part) for part in each.partitions
                 ],
             }
             for each in request.body.topics
@@ -87,10 +91,12 @@ def leader_epochs(service: KafkaService, principal: Principal, request: Request)
     }
 
 
-def _epoch_end(service: KafkaService, principal: Principal, name: str, asked: Any) -> Values:
+def _epoch_end(
+    service: KafkaService, topic_of: Callable[[str], Topic], name: str, asked: Any
+) -> Values:
     part: dict[str, Any] = {"partition": asked.partition}
     try:
-        topic = service.topics.readable(service.gate, principal, name)
+        topic = topic_of(name)
         partition = topics.partition_at(topic, asked.partition)
         if asked.current_leader_epoch > LEADER_EPOCH:
             raise KafkaError(ErrorCode.unknown_leader_epoch)

@@ -2,8 +2,9 @@
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache, partial
 
 from kio.schema.errors import ErrorCode
 
@@ -70,6 +71,10 @@ class KafkaTopics:
             return topic_name_of(name, self.namespace)
         except InvalidArgument as error:
             raise KafkaError(ErrorCode.invalid_topic_exception, error.message) from None
+
+    def readable_by(self, gate: Gate, principal: Principal) -> Callable[[str], Topic]:
+        """Return `readable` for one request, which looks for each topic once."""
+        return cache(partial(self.readable, gate, principal))
 
     def readable(self, gate: Gate, principal: Principal, name: str) -> Topic:
         """Return a topic that a principal may read, by its name at Kafka.
