@@ -245,17 +245,6 @@ def keep_folios(connection: Connection, now: int) -> bool:
     return row is not None
 
 
-def purge_leases(connection: Connection, rows_max: int, now: int) -> int:
-    """Delete up to so many leases that ended long ago; return how many."""
-    rows = connection.execute(
-        "WITH old AS MATERIALIZED (SELECT name FROM leases "
-        "WHERE expires_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
-        "DELETE FROM leases WHERE name IN (SELECT name FROM old) RETURNING token",
-        (now - LEASES_KEPT_US, max(0, rows_max)),
-    ).fetchall()
-    return len(rows)
-
-
 def is_held(connection: Connection, lease: MaintenanceLease, now: int) -> bool:
     """Tell whether a lease has not ended since it was taken; it cannot be taken from here on.
 

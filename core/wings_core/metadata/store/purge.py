@@ -6,45 +6,66 @@ from typing import LiteralString
 from wings_core.metadata.checks import DELETED_KEPT_US, RETIRED_KEPT_US
 from wings_core.metadata.judge import RESULTS_KEPT_US
 from wings_core.metadata.results import FLUSHES_KEPT_US
+from wings_core.metadata.stages import PUBLISH_RESULTS_KEPT_US, WRITERS_KEPT_US
 from wings_core.metadata.store.database import Connection
 from wings_core.metadata.store.groups import purge_of_topic as purge_groups
 from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.store.maintenance import purge_leases
+from wings_core.metadata.store.maintenance import LEASES_KEPT_US
 from wings_core.metadata.store.pages import count_off
-from wings_core.metadata.store.stages import purge_results
 
-_FLUSHES = """
-WITH old AS MATERIALIZED (
-    SELECT writer FROM flushes
-    WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
+
+def _old(table: LiteralString, key: LiteralString, time: LiteralString) -> LiteralString:
+    """Return a statement that deletes old rows, without those that another transaction locked."""
+    return (
+        f"WITH old AS MATERIALIZED (SELECT {key} FROM {table} WHERE {time} <= %s::bigint "
+        "LIMIT %s::bigint FOR UPDATE SKIP LOCKED) "
+        f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM old) RETURNING 1"
+    )
+
+
+_OUT_OF_DATE: tuple[tuple[LiteralString, int], ...] = (
+    (_old("topics", "id", "purged_at"), DELETED_KEPT_US),
+    (_old("producer_results", "topic_id, producer_id, slot", "committed_at"), RESULTS_KEPT_US),
+    (
+        _old("partition_sequences", "topic_id, partition, producer_id", "committed_at"),
+        RESULTS_KEPT_US,
+    ),
+    (_old("folios", "id", "retired_at"), RETIRED_KEPT_US),
+    (_old("flushes", "writer", "committed_at"), FLUSHES_KEPT_US),
+    (_old("publishes", "writer, batch", "succeeded_at"), PUBLISH_RESULTS_KEPT_US),
+    # The last of a writer goes after those before it: they are older.
+    (
+        _old("publishes", "writer, batch", "succeeded_at IS NULL AND published_at"),
+        WRITERS_KEPT_US,
+    ),
+    (
+        _old(
+            "writers",
+            "writer",
+            "NOT EXISTS (SELECT 1 FROM publishes WHERE publishes.writer = writers.writer) "
+            "AND begun_at",
+        ),
+        WRITERS_KEPT_US,
+    ),
+    (_old("transactions", "name", "deadline IS NULL AND changed_at"), WRITERS_KEPT_US),
+    (_old("leases", "name", "expires_at"), LEASES_KEPT_US),
 )
-DELETE FROM flushes WHERE writer IN (SELECT writer FROM old) RETURNING number
-"""
+"""Statements, and for how long their rows are kept after their time."""
 
-_OF_TOPIC = (
-    """
-    DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN (
-        SELECT topic_id, producer_id, slot FROM producer_results
-        WHERE topic_id = %s LIMIT %s::bigint
+
+def _of_topic(table: LiteralString, key: LiteralString) -> LiteralString:
+    """Return a statement that deletes rows of a topic."""
+    return (
+        f"DELETE FROM {table} WHERE ({key}) IN "
+        f"(SELECT {key} FROM {table} WHERE topic_id = %s LIMIT %s::bigint)"
     )
-    """,
-    """
-    DELETE FROM producers WHERE (topic_id, producer_id) IN (
-        SELECT topic_id, producer_id FROM producers WHERE topic_id = %s LIMIT %s::bigint
-    )
-    """,
-    """
-    DELETE FROM partition_sequences WHERE (topic_id, partition, producer_id) IN (
-        SELECT topic_id, partition, producer_id FROM partition_sequences
-        WHERE topic_id = %s LIMIT %s::bigint
-    )
-    """,
-    """
-    DELETE FROM consumer_offsets WHERE (consumer, topic_id, partition) IN (
-        SELECT consumer, topic_id, partition FROM consumer_offsets
-        WHERE topic_id = %s LIMIT %s::bigint
-    )
-    """,
+
+
+_OF_TOPIC: tuple[LiteralString, ...] = (
+    _of_topic("producer_results", "topic_id, producer_id, slot"),
+    _of_topic("producers", "topic_id, producer_id"),
+    _of_topic("partition_sequences", "topic_id, partition, producer_id"),
+    _of_topic("consumer_offsets", "consumer, topic_id, partition"),
 )
 
 _STAGES_OF_TOPIC = """
@@ -66,40 +87,6 @@ DELETE FROM staged_pages WHERE stage_id = %s AND number <= (
         SELECT number FROM staged_pages WHERE stage_id = %s ORDER BY number LIMIT %s::bigint
     ) AS first
 ) RETURNING folio_id
-"""
-
-_PURGED_TOPICS = """
-DELETE FROM topics WHERE id IN (
-    SELECT id FROM topics WHERE purged_at <= %s::bigint LIMIT %s::bigint
-) RETURNING id
-"""
-
-_OLD_RESULTS = """
-WITH old AS MATERIALIZED (
-    SELECT topic_id, producer_id, slot FROM producer_results
-    WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
-)
-DELETE FROM producer_results WHERE (topic_id, producer_id, slot) IN (
-    SELECT topic_id, producer_id, slot FROM old
-) RETURNING slot
-"""
-
-_OLD_SEQUENCES = """
-WITH old AS MATERIALIZED (
-    SELECT topic_id, partition, producer_id FROM partition_sequences
-    WHERE committed_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
-)
-DELETE FROM partition_sequences WHERE (topic_id, partition, producer_id) IN (
-    SELECT topic_id, partition, producer_id FROM old
-) RETURNING topic_id
-"""
-
-_RETIRED_FOLIOS = """
-WITH old AS MATERIALIZED (
-    SELECT id FROM folios
-    WHERE retired_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
-)
-DELETE FROM folios WHERE id IN (SELECT id FROM old) RETURNING id
 """
 
 
@@ -247,15 +234,6 @@ def _purge_out_of_date(connection: Connection, rows_max: int, now: int) -> int:
         How many.
     """
     left = rows_max
-    old: tuple[tuple[LiteralString, int], ...] = (
-        (_PURGED_TOPICS, DELETED_KEPT_US),
-        (_OLD_RESULTS, RESULTS_KEPT_US),
-        (_OLD_SEQUENCES, RESULTS_KEPT_US),
-        (_RETIRED_FOLIOS, RETIRED_KEPT_US),
-        (_FLUSHES, FLUSHES_KEPT_US),
-    )
-    for statement, kept_us in old:
+    for statement, kept_us in _OUT_OF_DATE:
         left -= len(connection.execute(statement, (now - kept_us, max(0, left))).fetchall())
-    for purge in (purge_results, purge_leases):
-        left -= purge(connection, left, now)
     return rows_max - left

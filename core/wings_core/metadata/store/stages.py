@@ -6,7 +6,7 @@ offsets by the rule of a commit, `PartitionDraft.append`, some at a time.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -19,7 +19,6 @@ from wings_core.metadata.stages import (
     ABORTED_MAX,
     PUBLISH_RESULTS_KEPT_MAX,
     PUBLISH_RESULTS_KEPT_US,
-    WRITERS_KEPT_US,
     StageDraft,
     after_prefix,
     check_batch,
@@ -56,40 +55,6 @@ PAGES_READ = 1_000
 
 _RANGES = TypeAdapter(list[tuple[str, Partition, int, int]])
 """The form in which results are stored: topic's name, partition, first and last offset."""
-
-_OLD_RESULTS = """
-WITH old AS MATERIALIZED (
-    SELECT writer, batch FROM publishes
-    WHERE succeeded_at <= %s::bigint LIMIT %s::bigint FOR UPDATE SKIP LOCKED
-)
-DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) RETURNING batch
-"""
-
-_LAST_RESULTS = """
-WITH old AS MATERIALIZED (
-    SELECT writer, batch FROM publishes
-    WHERE succeeded_at IS NULL AND published_at <= %s::bigint
-    LIMIT %s::bigint FOR UPDATE SKIP LOCKED
-)
-DELETE FROM publishes WHERE (writer, batch) IN (SELECT writer, batch FROM old) RETURNING batch
-"""
-
-_WRITERS = """
-WITH old AS MATERIALIZED (
-    SELECT writer FROM writers WHERE begun_at <= %s::bigint AND NOT EXISTS (
-        SELECT 1 FROM publishes WHERE publishes.writer = writers.writer
-    ) LIMIT %s::bigint FOR UPDATE SKIP LOCKED
-)
-DELETE FROM writers WHERE writer IN (SELECT writer FROM old) RETURNING epoch
-"""
-
-_TRANSACTIONS = """
-WITH old AS MATERIALIZED (
-    SELECT name FROM transactions WHERE changed_at <= %s::bigint AND deadline IS NULL
-    LIMIT %s::bigint FOR UPDATE SKIP LOCKED
-)
-DELETE FROM transactions WHERE name IN (SELECT name FROM old) RETURNING epoch
-"""
 
 _STAGED = """
 SELECT staged_pages.partition, staged_pages.rows, staged_pages.timestamp, staged_pages.folio_id,
@@ -211,23 +176,6 @@ def _begin(connection: Connection, writer: str, now: int) -> int:
     ).fetchone()
     assert row is not None
     return row[0]
-
-
-def purge_results(connection: Connection, rows_max: int, now: int) -> int:
-    """Delete up to so many results that are out of date; return how many.
-
-    The last of a writer goes after those before it: they are older.
-    """
-    left = rows_max
-    old: tuple[tuple[LiteralString, int], ...] = (
-        (_OLD_RESULTS, PUBLISH_RESULTS_KEPT_US),
-        (_LAST_RESULTS, WRITERS_KEPT_US),
-        (_WRITERS, WRITERS_KEPT_US),
-        (_TRANSACTIONS, WRITERS_KEPT_US),
-    )
-    for statement, kept_us in old:
-        left -= len(connection.execute(statement, (now - kept_us, max(0, left))).fetchall())
-    return rows_max - left
 
 
 @dataclass(frozen=True, slots=True)
