@@ -1,6 +1,7 @@
 """Consumer groups in a database: each method is one transaction."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from wings_core.errors import FencedMember
 from wings_core.metadata.checks import check_id, check_text
@@ -18,6 +19,9 @@ from wings_core.model import (
 )
 from wings_core.partitions import Partition
 from wings_core.slots import slot_of
+
+CONFIGS_KEPT_MAX = 1_024
+"""Texts of topics' configurations that are remembered, so that a commit need not parse them."""
 
 
 class DatabaseConsumerGroups(ConsumerGroups):
@@ -82,7 +86,7 @@ def check_fence(
         connection: In a transaction.
         consumer: The consumer's name.
         member: The member that commits; None: the commit states none.
-        offsets: Offsets that it commits.
+        offsets: Offsets that it commits, of topics that are there.
 
     Raises:
         FencedMember: The member does not hold one of the partitions; or no member is stated, and
@@ -108,9 +112,11 @@ def check_fence(
     if row is None:
         raise FencedMember(f"member {member.member!r} is not in the group {consumer!r}")
     stored = GroupMember.from_json(row[0])
-    numbered = {
-        uuid: _is_numbered(connection, uuid) for uuid in {each.uuid for each, *_ in offsets}
-    }
+    rows = connection.execute_rows(
+        "SELECT topics.uuid, topics.config FROM {given} JOIN topics ON topics.uuid = given.uuid",
+        {"uuid text": list({topic.uuid for topic, *_ in offsets})},
+    ).fetchall()
+    numbered = {uuid: _is_numbered(config) for uuid, config in rows}
     for topic, partition, _ in offsets:
         slot = slot_of(partition, numbered=numbered[topic.uuid])
         if not stored.may_commit(member.epoch, topic.uuid, slot):
@@ -120,9 +126,9 @@ def check_fence(
             )
 
 
-def _is_numbered(connection: Connection, topic_uuid: str) -> bool:
-    row = connection.execute("SELECT config FROM topics WHERE uuid = %s", (topic_uuid,)).fetchone()
-    return row is not None and TopicConfig.model_validate_json(row[0]).kafka is not None
+@lru_cache(CONFIGS_KEPT_MAX)
+def _is_numbered(config: str) -> bool:
+    return TopicConfig.model_validate_json(config).kafka is not None
 
 
 def _load(connection: Connection, consumer: str) -> StoredGroup:
