@@ -415,7 +415,7 @@ class DatabaseStages(Stages):
             published = None
             if batch is not None:
                 published = was_published(connection, writer, batch)
-            begun = [] if prefix is None else _of_prefix(connection, prefix)
+            begun = [] if prefix is None else stages_of_prefix(connection, prefix)
             return AbortResult(delete_stages(connection, [*stages, *begun]), published)
 
         return self._database.write(work)
@@ -467,7 +467,7 @@ class DatabaseStages(Stages):
             check_text("the stage", stage)
 
         def work(connection: Connection) -> set[TopicName]:
-            names = [*stages, *([] if prefix is None else _of_prefix(connection, prefix))]
+            names = [*stages, *([] if prefix is None else stages_of_prefix(connection, prefix))]
             rows = connection.execute_rows(
                 "SELECT DISTINCT namespaces.tenant, namespaces.name, topics.name FROM {given} "
                 "JOIN stages ON stages.name = given.name "
@@ -517,10 +517,12 @@ def delete_stages(connection: Connection, stages: Sequence[str]) -> tuple[str, .
     return tuple(stage for stage in dict.fromkeys(stages) if stage in found)
 
 
-def _of_prefix(connection: Connection, prefix: str) -> list[str]:
-    """Return the stages whose ids begin with a prefix, by id, at most `ABORTED_MAX`."""
+def stages_of_prefix(
+    connection: Connection, prefix: str, stages_max: int = ABORTED_MAX
+) -> list[str]:
+    """Return the first stages whose ids begin with a prefix, by id."""
     rows = connection.execute(
         "SELECT name FROM stages WHERE name >= %s AND name < %s ORDER BY name LIMIT %s",
-        (prefix, after_prefix(prefix), ABORTED_MAX),
+        (prefix, after_prefix(prefix), stages_max),
     ).fetchall()
     return [name for (name,) in rows]

@@ -12,7 +12,12 @@ from wings_core.metadata.stages import after_prefix
 from wings_core.metadata.store.consumers import check_offsets, commit_offsets, find_entries
 from wings_core.metadata.store.database import Connection, Database, of_ends
 from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.store.stages import PublishOutcome, delete_stages, move_stages
+from wings_core.metadata.store.stages import (
+    PublishOutcome,
+    delete_stages,
+    move_stages,
+    stages_of_prefix,
+)
 from wings_core.metadata.store.topics import require_topic_ids
 from wings_core.metadata.transactions import (
     EPOCH_MAX,
@@ -68,7 +73,7 @@ class DatabaseTransactions(Transactions):
             now = self._database.lease_now(connection)
             if found is None:
                 return _write_life(connection, name, ProducerEpoch(fresh, 0), -1, timeout_ms, now)
-            current = ProducerEpoch(found.producer_id, found.epoch)
+            current = _producer_of(found)
             if held is not None and held != current:
                 before = ProducerEpoch(current.producer_id, _last_epoch(connection, name))
                 if held == before and found.deadline is None:
@@ -90,18 +95,19 @@ class DatabaseTransactions(Transactions):
         for topic, partition in partitions:
             check_partition(partition, self._partition_bytes_max)
             stages[stage_entry(name, producer, topic.uuid, partition).stage] = topic.uuid
+        names, topic_uuids = sorted(stages), sorted(set(stages.values()))
 
         def work(connection: Connection) -> None:
             self._open(connection, name, producer)
-            connection.share_lock(Lock.TOPICS, sorted(set(stages.values())))
-            topic_ids = require_topic_ids(connection, sorted(set(stages.values())))
+            connection.share_lock(Lock.TOPICS, topic_uuids)
+            topic_ids = require_topic_ids(connection, topic_uuids)
             connection.execute_rows(
                 "INSERT INTO stages (name, topic_id, writing, rows, bytes, pages, changed_at) "
                 "SELECT given.name, given.topic_id, %(writing)s, 0, 0, 0, %(now)s::bigint "
                 "FROM {given} WHERE true ON CONFLICT (name) DO NOTHING",
                 {
-                    "name text": sorted(stages),
-                    "topic_id bigint": [topic_ids[stages[stage]] for stage in sorted(stages)],
+                    "name text": names,
+                    "topic_id bigint": [topic_ids[stages[stage]] for stage in names],
                 },
                 {"writing": name, "now": self._database.lease_now(connection)},
             )
@@ -215,7 +221,7 @@ class DatabaseTransactions(Transactions):
             if found is None or found.deadline is None or found.deadline > now:
                 return  # Another process was faster, or the producer.
             _delete(connection, found)
-            after = _next_life(ProducerEpoch(found.producer_id, found.epoch), fresh)
+            after = _next_life(_producer_of(found), fresh)
             _write_life(connection, name, after, found.epoch, found.timeout_ms, now)
 
         self._database.write(work)
@@ -297,13 +303,8 @@ def _producer_of(found: Transaction) -> ProducerEpoch:
 
 
 def _stages(connection: Connection, producer: ProducerEpoch) -> list[str]:
-    """Return the stages of a producer's open transaction, by id."""
-    prefix = stage_prefix(producer)
-    rows = connection.execute(
-        "SELECT name FROM stages WHERE name >= %s AND name < %s ORDER BY name",
-        (prefix, after_prefix(prefix)),
-    ).fetchall()
-    return [name for (name,) in rows]
+    """Return the stages of a producer's open transaction, by id, at most one too many."""
+    return stages_of_prefix(connection, stage_prefix(producer), PARTITIONS_MAX + 1)
 
 
 def _live_stages(connection: Connection, producer: ProducerEpoch) -> list[str]:
