@@ -6,6 +6,7 @@ All but the wait runs on a few threads; a waiting read holds none of them.
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ class TopicEntries(Generic[EntryType]):
     of: dict[Partition, EntryType]
 
 
-class SharedRead(Generic[EntryType, AnswerType]):
+class SharedRead(ABC, Generic[EntryType, AnswerType]):
     """One read. Its methods block for reads alone and may run on any thread, one at a time.
 
     Args:
@@ -120,17 +121,17 @@ class SharedRead(Generic[EntryType, AnswerType]):
         return self._fetcher.watch([each.read for each in self._reads], callback)
 
     @property
+    @abstractmethod
     def _is_enough(self) -> bool:
         """Whether what is read suffices, though it is less than may be read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _answer(self) -> AnswerType:
         """Return the answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _keep(self, entry: EntryType, rows: pa.RecordBatch, offset: int, share: int) -> int:
         """Keep rows for the answer, and count their bytes; returns how many rows."""
-        raise NotImplementedError
 
     def _selection(self, topic: Topic) -> Selection | None:
         """Return the columns to read; None for those of the topic."""

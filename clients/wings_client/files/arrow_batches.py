@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
@@ -31,7 +32,7 @@ GATHERED_BYTES = 1024 * 1024
 """Size below which batches are joined."""
 
 
-class _TypedRows:
+class _TypedRows(ABC):
     """A file of batches whose columns have types, which are cast to the topic's.
 
     Args:
@@ -72,9 +73,9 @@ class _TypedRows:
             )
             rows += batch.num_rows
 
+    @abstractmethod
     def _batches(self) -> Iterable[pa.RecordBatch]:
         """Return the batches of the chosen columns."""
-        raise NotImplementedError
 
     def _readable(self) -> Iterator[pa.RecordBatch]:
         rows = 0

@@ -1,5 +1,6 @@
 """A store of metadata over a database."""
 
+from abc import ABC, abstractmethod
 from typing import Self
 
 from wings_core.metadata.store.consumer_groups import DatabaseConsumerGroups
@@ -16,7 +17,7 @@ from wings_core.metadata.store.transactions import DatabaseTransactions
 from wings_core.metadata.waiting import Waiters
 
 
-class DatabaseMetadata:
+class DatabaseMetadata(ABC):
     """A `Metadata` over one database, but for what is its own; may be used in a `with` statement.
 
     Args:
@@ -47,9 +48,9 @@ class DatabaseMetadata:
         self.tokens = DatabaseTokens(database)
         self.tables = DatabaseTables(database)
 
+    @abstractmethod
     def close(self) -> None:
         """Close the store; see `Metadata.close`."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         """Return itself."""
