@@ -30,14 +30,14 @@ _OFFSETS_BYTES_MAX = 60
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Asked(Entry):
+class _HttpEntry(Entry):
     """One partition of a request; its batches are rows."""
 
     topic: TopicName
     partition_value: JsonValue
 
 
-class HttpFetch(SharedRead[_Asked, "Answer"]):
+class HttpFetch(SharedRead[_HttpEntry, "Answer"]):
     """One fetch; see `SharedRead`.
 
     Args:
@@ -57,7 +57,7 @@ class HttpFetch(SharedRead[_Asked, "Answer"]):
     ) -> None:
         topics = {name: log.admin.get_topic(name) for name in dict.fromkeys(request.topics)}
         entries = _open_entries(topics, request)
-        of_topics: dict[TopicName, list[_Asked]] = {}
+        of_topics: dict[TopicName, list[_HttpEntry]] = {}
         for entry in entries:
             if entry.cursor is not None:
                 of_topics.setdefault(entry.topic, []).append(entry)
@@ -74,7 +74,7 @@ class HttpFetch(SharedRead[_Asked, "Answer"]):
     def _is_enough(self) -> bool:
         return self._state.enough
 
-    def _keep(self, entry: _Asked, rows: pa.RecordBatch, offset: int, share: int) -> int:
+    def _keep(self, entry: _HttpEntry, rows: pa.RecordBatch, offset: int, share: int) -> int:
         entry.batches.append(rows)
         size = rows.nbytes  # Counted anew at each look.
         entry.bytes += size
@@ -117,10 +117,10 @@ class Answer:
     """The topic, the messages and the bytes of each partition that has any."""
 
 
-def _open_entries(topics: dict[TopicName, Topic], request: FetchRequest) -> list[_Asked]:
-    entries: list[_Asked] = []
+def _open_entries(topics: dict[TopicName, Topic], request: FetchRequest) -> list[_HttpEntry]:
+    entries: list[_HttpEntry] = []
     for name, asked in zip(request.topics, request.body.topics, strict=True):
-        entry = _Asked(topic=name, partition_value=asked.partition_value, offset=asked.offset)
+        entry = _HttpEntry(topic=name, partition_value=asked.partition_value, offset=asked.offset)
         try:
             partition = partition_of(asked.partition_value, topics[name].key_type)
             entry.cursor = PartitionCursor(partition, asked.offset)
@@ -130,7 +130,7 @@ def _open_entries(topics: dict[TopicName, Topic], request: FetchRequest) -> list
     return entries
 
 
-def _encode(entry: _Asked, bytes_max: int, *, rows_min: int) -> EncodedRows:
+def _encode(entry: _HttpEntry, bytes_max: int, *, rows_min: int) -> EncodedRows:
     """Encode as many of an entry's messages as fit; one too long for JSON fails the entry."""
     if bytes_max <= 0 and rows_min == 0:
         return _NONE
@@ -143,7 +143,7 @@ def _encode(entry: _Asked, bytes_max: int, *, rows_min: int) -> EncodedRows:
         return _NONE
 
 
-def _result(entry: _Asked, encoded: EncodedRows) -> bytes:
+def _result(entry: _HttpEntry, encoded: EncodedRows) -> bytes:
     """Return one element of the answer's list."""
     name = {"topic": str(entry.topic), "partition_value": entry.partition_value}
     if entry.error is not None:
