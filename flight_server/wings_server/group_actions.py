@@ -47,6 +47,7 @@ from wings_core.slots import mask_of, slots_in
 from wings_server.action import Actions, Answer, Json
 from wings_server.group_node import GroupNode
 from wings_server.served_log import ServedLog
+from wings_server.totals_actions import names_asked_for
 
 GROUP_ACTIONS = Actions()
 
@@ -203,20 +204,17 @@ def list_consumer_groups(log: ServedLog, body: ListConsumerGroups) -> Json:
     """Return the consumer groups by name, each with the number of its members and its topics."""
     node, caller = group_node(log), CALLER.get()
     found: list[dict[str, Any]] = []
-    after = body.after
-    while names := log.metadata.consumer_groups.names(body.limit, after=after):
-        for consumer in (name for name in names if body.contains in name):
-            members = log.metadata.consumer_groups.load(consumer).members
-            uuids = {uuid for member in members for uuid in member.topics}
-            shown = set(node.names_of(uuids).values())
-            if not members:
-                shown = {str(each.topic) for each in log.registry.get_offsets(consumer)}
-            readable = sorted(name for name in shown if caller.may(Right.READ, name))
-            if readable:
-                found.append({"consumer": consumer, "members": len(members), "topics": readable})
-            if len(found) == body.limit:
-                return found
-        after = names[-1]
+    for consumer in names_asked_for(body, log.metadata.consumer_groups.names):
+        members = log.metadata.consumer_groups.load(consumer).members
+        uuids = {uuid for member in members for uuid in member.topics}
+        shown = set(node.names_of(uuids).values())
+        if not members:
+            shown = {str(each.topic) for each in log.registry.get_offsets(consumer)}
+        readable = sorted(name for name in shown if caller.may(Right.READ, name))
+        if readable:
+            found.append({"consumer": consumer, "members": len(members), "topics": readable})
+        if len(found) == body.limit:
+            break
     return found
 
 

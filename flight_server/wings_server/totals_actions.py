@@ -6,6 +6,7 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Any, Protocol
 
+from wings_core.contracts.consumer_groups import ListConsumerGroups
 from wings_core.contracts.shards import describe_counts
 from wings_core.contracts.totals import (
     ConsumerLag,
@@ -32,7 +33,7 @@ from wings_server.rights import may_write_source
 TOTALS_ACTIONS = Actions()
 
 _NAMES_AT_ONCE = 1_000
-"""Names of consumers or sources per request to metadata."""
+"""Names of consumers, groups or sources per request to metadata."""
 
 
 class _Ask(Protocol):
@@ -79,7 +80,7 @@ def list_consumers(log: Log, body: ListConsumers) -> Json:
     """Return named consumers by name, each with its lag in the topics it has offsets in."""
     ends = _Ends(log)
     consumers: list[dict[str, object]] = []
-    for name in _names(body, log.registry.list_consumers):
+    for name in names_asked_for(body, log.registry.list_consumers):
         lags = _lags(ends, log.registry.get_offsets(name))
         if lags:
             consumers.append(describe_consumer(name, lags))
@@ -104,7 +105,7 @@ def shard_sources(log: Log, body: ShardSources) -> Json:
     """Return sources with shards, by name, each with the number of shards in each state."""
     caller = CALLER.get()
     sources: list[dict[str, object]] = []
-    for name in _names(body, log.shards.sources):
+    for name in names_asked_for(body, log.shards.sources):
         if may_write_source(caller, name):
             sources.append({"source": name, **describe_counts(log.shards.count(name))})
         if len(sources) == body.limit:
@@ -132,7 +133,10 @@ class _Ends:
         return self._ends[topic]
 
 
-def _names(body: ListConsumers | ShardSources, ask: _Ask) -> Iterator[str]:
+def names_asked_for(
+    body: ListConsumers | ListConsumerGroups | ShardSources, ask: _Ask
+) -> Iterator[str]:
+    """Yield the names that a request selects, in order."""
     after = body.after or None
     while names := ask(_NAMES_AT_ONCE, after=after):
         yield from (name for name in names if body.contains in name)
