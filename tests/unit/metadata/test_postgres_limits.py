@@ -16,7 +16,7 @@ from wings_core.errors import InvalidArgument, StageNotFound
 from wings_core.metadata.checks import ID_BYTES_MAX
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.postgres import PostgresMetadata
-from wings_core.metadata.postgres.locate import PARTITION_BYTES_MAX
+from wings_core.metadata.postgres.database import PARTITION_BYTES_MAX
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.model import Rejected, StageEntry
 from wings_core.names import DEFAULT_NAMESPACE

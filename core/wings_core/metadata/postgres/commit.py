@@ -16,8 +16,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.checks import ID_BYTES_MAX, check_text
 from wings_core.metadata.judge import Judge, PartitionDraft
 from wings_core.metadata.postgres.connections import Connection
-from wings_core.metadata.postgres.database import PostgresDatabase
-from wings_core.metadata.postgres.locate import PARTITION_BYTES_MAX
+from wings_core.metadata.postgres.database import PARTITION_BYTES_MAX, PostgresDatabase
 from wings_core.metadata.results import (
     RESULTS_KEPT_MAX,
     Series,

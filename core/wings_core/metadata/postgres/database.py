@@ -28,6 +28,10 @@ from wings_core.metadata.postgres.faults import discard, passing, translated
 from wings_core.metadata.store.database import Notification, RunAgain, no_notification
 from wings_core.times import now_us
 
+PARTITION_BYTES_MAX = 2_048
+"""The longest partition value, as JSON in UTF-8. An entry of an index holds 2,704 bytes at most, on
+pages of the usual size: a value, a topic, and for offsets the longest name of a consumer."""
+
 RETRY_SECONDS_MAX = 20.0
 """How long a call is retried before it is refused with `Unavailable`."""
 
@@ -75,6 +79,8 @@ class PostgresDatabase:
         clock: Microseconds since the epoch, for all. None: the server's; but for what counts as a
             lease, as it was when a lease was last looked at, carried on by this machine's.
     """
+
+    partition_bytes_max = PARTITION_BYTES_MAX
 
     def __init__(
         self,

@@ -18,10 +18,6 @@ from wings_core.model import (
 )
 from wings_core.partitions import Partition
 
-PARTITION_BYTES_MAX: int = 2_048
-"""The longest partition value, as JSON in UTF-8. An entry of an index holds 2,704 bytes at most, on
-pages of the usual size: a value, a topic, and for offsets the longest name of a consumer."""
-
 LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,
     page.start_offset, page.end_offset, page.timestamp,

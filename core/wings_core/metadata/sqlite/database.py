@@ -13,6 +13,7 @@ from wings_core.metadata.sqlite.connections import SqliteConnections
 from wings_core.metadata.store.database import Notification, no_notification
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.waiting import Waiters
+from wings_core.partitions import VALUE_BYTES_MAX
 
 STATEMENTS_MAX = 1_024
 """Statements kept as SQLite runs them; there are fewer."""
@@ -140,6 +141,8 @@ class SqliteDatabase:
         waiters: Woken by what transactions changed.
         clock: Microseconds since the epoch.
     """
+
+    partition_bytes_max = VALUE_BYTES_MAX
 
     def __init__(
         self, connections: SqliteConnections, waiters: Waiters, clock: Callable[[], int]

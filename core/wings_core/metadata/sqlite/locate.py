@@ -30,10 +30,7 @@ from wings_core.model import (
     Location,
     PartitionState,
 )
-from wings_core.partitions import VALUE_BYTES_MAX, Partition
-
-PARTITION_BYTES_MAX: int = VALUE_BYTES_MAX
-"""The longest partition value, as JSON in UTF-8: any."""
+from wings_core.partitions import Partition
 
 _LOCATE = """
 SELECT partitions.log_start_offset, partitions.next_offset,

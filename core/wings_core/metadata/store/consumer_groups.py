@@ -7,7 +7,7 @@ from wings_core.errors import FencedMember
 from wings_core.metadata.checks import check_id, check_text
 from wings_core.metadata.interfaces import ConsumerGroups
 from wings_core.metadata.maintenance import MaintenanceLease
-from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.database import Connection, DatabasePart
 from wings_core.metadata.store.maintenance import is_held
 from wings_core.model import (
     GroupChange,
@@ -24,15 +24,8 @@ CONFIGS_KEPT_MAX = 1_024
 """Texts of topics' configurations that are remembered, so that a commit need not parse them."""
 
 
-class DatabaseConsumerGroups(ConsumerGroups):
-    """See `ConsumerGroups`.
-
-    Args:
-        database: Where the groups are stored.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class DatabaseConsumerGroups(DatabasePart, ConsumerGroups):
+    """See `ConsumerGroups`."""
 
     def load(self, consumer: str) -> StoredGroup:
         """Return a group; see `ConsumerGroups.load`."""

@@ -127,6 +127,9 @@ def no_notification(_: object) -> Notification | None:
 class Database(Protocol):
     """Runs reads and transactions, and notifies waiters of what was committed."""
 
+    partition_bytes_max: int
+    """The longest partition value that the database stores, as JSON in UTF-8."""
+
     def read(self, work: Callable[[Connection], T], /) -> T:
         """Run one statement, or several that need not see the same state.
 
@@ -174,6 +177,17 @@ class Database(Protocol):
         ...
 
 
+class DatabasePart:
+    """A part of a store of metadata.
+
+    Args:
+        database: Where the part is stored.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
 class Commits(Protocol):
     """Commits flushes, in transactions of their own."""
 
@@ -192,9 +206,6 @@ class Looks(Protocol):
 
     Each takes a connection of its database, and sees all at one moment.
     """
-
-    PARTITION_BYTES_MAX: int
-    """The longest partition value that the database takes, as JSON in UTF-8."""
 
     def locate(
         self,

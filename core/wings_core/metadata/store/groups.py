@@ -12,7 +12,7 @@ from wings_core.metadata.checks import (
     no_group,
 )
 from wings_core.metadata.interfaces import Groups
-from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.database import Connection, DatabasePart
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.topics import require_topic_id
 from wings_core.model import ShareConfig, ShareGroup, Topic
@@ -24,15 +24,8 @@ _SELECT = (
 )
 
 
-class DatabaseGroups(Groups):
-    """See `Groups`.
-
-    Args:
-        database: Where they are.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class DatabaseGroups(DatabasePart, Groups):
+    """See `Groups`."""
 
     def create(self, group: ShareGroup, *, if_not_exists: bool = False) -> ShareGroup:
         """Create a group; see `Groups.create`."""

@@ -15,7 +15,7 @@ from wings_core.metadata.maintenance import (
     check_replacements,
     expired_pages,
 )
-from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.database import Connection, DatabasePart
 from wings_core.metadata.store.groups import lock_groups
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.pages import (
@@ -45,15 +45,8 @@ from wings_core.partitions import Partition
 _logger = logging.getLogger(__name__)
 
 
-class DatabaseMaintenance(Maintenance):
-    """See `Maintenance`.
-
-    Args:
-        database: Where the pages are indexed.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class DatabaseMaintenance(DatabasePart, Maintenance):
+    """See `Maintenance`."""
 
     def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
         """Acquire or renew a lease; see `Maintenance.acquire_lease`."""

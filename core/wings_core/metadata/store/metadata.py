@@ -38,8 +38,8 @@ class DatabaseMetadata(ABC):
     ) -> None:
         self.admin = DatabaseAdmin(database, topics)
         self.registry = DatabaseRegistry(database, looks, commits, waiters)
-        self.stages = DatabaseStages(database, looks.PARTITION_BYTES_MAX)
-        self.transactions = DatabaseTransactions(database, looks.PARTITION_BYTES_MAX)
+        self.stages = DatabaseStages(database)
+        self.transactions = DatabaseTransactions(database)
         self.maintenance = DatabaseMaintenance(database)
         self.groups = DatabaseGroups(database)
         self.consumer_groups = DatabaseConsumerGroups(database)

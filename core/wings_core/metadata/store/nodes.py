@@ -6,7 +6,7 @@ from typing import Any
 
 from wings_core.metadata.checks import check_node, check_node_room, check_text
 from wings_core.metadata.interfaces import Nodes, Tokens
-from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.database import Connection, DatabasePart
 from wings_core.metadata.store.locks import Lock
 from wings_core.model import Node
 from wings_core.security.quotas import NO_QUOTAS, Quotas
@@ -14,15 +14,8 @@ from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token, check_room, check_token, existing_token, no_token
 
 
-class DatabaseNodes(Nodes):
-    """See `Nodes`.
-
-    Args:
-        database: Where they are.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class DatabaseNodes(DatabasePart, Nodes):
+    """See `Nodes`."""
 
     def renew(self, node: Node, seconds: float) -> list[Node]:
         """Register a node, or renew its lease; see `Nodes.renew`."""
@@ -76,15 +69,8 @@ def _live(connection: Connection, now: int) -> list[Node]:
 _SELECT = "SELECT id, name, digest, grants, created_at, expires_at, quotas FROM tokens"
 
 
-class DatabaseTokens(Tokens):
-    """See `Tokens`.
-
-    Args:
-        database: Where they are.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class DatabaseTokens(DatabasePart, Tokens):
+    """See `Tokens`."""
 
     def create(self, token: Token) -> Token:
         """Store a token; see `Tokens.create`."""

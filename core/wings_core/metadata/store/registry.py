@@ -165,7 +165,7 @@ class DatabaseRegistry(OffsetRegistry):
     ) -> None:
         """Store a consumer's offsets; see `OffsetRegistry.commit_offsets`."""
         commit = ConsumerCommit(consumer, tuple(offsets), member, tuple(notes))
-        consumers.check_offsets(commit, self._looks.PARTITION_BYTES_MAX)
+        consumers.check_offsets(commit, self._database.partition_bytes_max)
         self._database.write(
             lambda connection: consumers.commit_offsets(connection, commit, self._database.now())
         )

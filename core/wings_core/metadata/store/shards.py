@@ -12,7 +12,7 @@ from wings_core.metadata.shards import (
     check_seconds,
     check_shards,
 )
-from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.database import Connection, DatabasePart
 from wings_core.model import (
     Shard,
     ShardClaim,
@@ -26,15 +26,8 @@ COLUMNS = "source, shard, token, position, state, failures, error, opened_at, up
 """Columns of a row that `shard_of` reads."""
 
 
-class DatabaseShards(Shards):
-    """See `Shards`.
-
-    Args:
-        database: Where they are.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class DatabaseShards(DatabasePart, Shards):
+    """See `Shards`."""
 
     def open(self, source: str, token: str, shards: Sequence[str]) -> list[Shard]:
         """Create shards that are not there; see `Shards.open`."""

@@ -27,7 +27,7 @@ from wings_core.metadata.stages import (
     no_stage,
 )
 from wings_core.metadata.store.consumers import check_offsets, commit_offsets
-from wings_core.metadata.store.database import Connection, Database, RunAgain, of_ends
+from wings_core.metadata.store.database import Connection, Database, DatabasePart, RunAgain, of_ends
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.pages import (
     PageRow,
@@ -359,17 +359,8 @@ def _remember(
     )
 
 
-class DatabaseStages(Stages):
-    """See `Stages`.
-
-    Args:
-        database: Where they are.
-        partition_bytes_max: Longest value of a partition that the database stores.
-    """
-
-    def __init__(self, database: Database, partition_bytes_max: int) -> None:
-        self._database = database
-        self._partition_bytes_max = partition_bytes_max
+class DatabaseStages(DatabasePart, Stages):
+    """See `Stages`."""
 
     def publish(
         self,
@@ -385,7 +376,7 @@ class DatabaseStages(Stages):
         check_publish(writer, batch, stages)
         check_progress(shards)
         if offsets is not None:
-            check_offsets(offsets, self._partition_bytes_max)
+            check_offsets(offsets, self._database.partition_bytes_max)
         return self._database.write(
             lambda connection: publish(
                 self._database, connection, writer, batch, stages, shards, epoch, offsets

@@ -3,20 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from wings_core.metadata.maintenance import MaintenanceLease, TableSegment, TableStates
-from wings_core.metadata.store.database import Connection, Database
+from wings_core.metadata.store.database import Connection, DatabasePart
 from wings_core.metadata.store.maintenance import is_held
 from wings_core.partitions import Partition
 
 
-class DatabaseTables(TableStates):
-    """See `TableStates`.
-
-    Args:
-        database: Where they are kept.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class DatabaseTables(DatabasePart, TableStates):
+    """See `TableStates`."""
 
     def tables(self) -> Mapping[str, str]:
         """See `TableStates.tables`."""

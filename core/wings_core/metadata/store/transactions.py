@@ -10,7 +10,7 @@ from wings_core.metadata.checks import check_id, check_partition
 from wings_core.metadata.interfaces import Transactions
 from wings_core.metadata.stages import after_prefix
 from wings_core.metadata.store.consumers import check_offsets, commit_offsets, find_entries
-from wings_core.metadata.store.database import Connection, Database, of_ends
+from wings_core.metadata.store.database import Connection, DatabasePart, of_ends
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.stages import (
     PublishOutcome,
@@ -51,17 +51,8 @@ JOIN namespaces ON namespaces.id = topics.namespace_id
 """A deleted topic has no namespace, so it falls out of the join."""
 
 
-class DatabaseTransactions(Transactions):
-    """See `Transactions`.
-
-    Args:
-        database: Where they are.
-        partition_bytes_max: Longest value of a partition that the database stores.
-    """
-
-    def __init__(self, database: Database, partition_bytes_max: int) -> None:
-        self._database = database
-        self._partition_bytes_max = partition_bytes_max
+class DatabaseTransactions(DatabasePart, Transactions):
+    """See `Transactions`."""
 
     def join(self, name: str, timeout_ms: int, held: ProducerEpoch | None = None) -> ProducerEpoch:
         """Begin the next life of a name's producer; see `Transactions.join`."""
@@ -93,7 +84,7 @@ class DatabaseTransactions(Transactions):
         check_id("the transaction's name", name)
         stages: dict[str, str] = {}
         for topic, partition in partitions:
-            check_partition(partition, self._partition_bytes_max)
+            check_partition(partition, self._database.partition_bytes_max)
             stages[stage_entry(name, producer, topic.uuid, partition).stage] = topic.uuid
         names, topic_uuids = sorted(stages), sorted(set(stages.values()))
 
@@ -118,7 +109,7 @@ class DatabaseTransactions(Transactions):
     def add_offsets(self, name: str, producer: ProducerEpoch, offsets: ConsumerCommit) -> None:
         """Store offsets to be committed with the transaction; see `Transactions.add_offsets`."""
         check_id("the transaction's name", name)
-        check_offsets(offsets, self._partition_bytes_max)
+        check_offsets(offsets, self._database.partition_bytes_max)
         member = offsets.member
 
         def work(connection: Connection) -> None:
