@@ -87,13 +87,15 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
     def __init__(
         self, service: KafkaService, principal: Principal, request: Request, deadline: Deadline
     ) -> None:
+        body, log = request.body, service.log
+        bytes_max = max(1, min(body.max_bytes, log.limits.http_bytes_max))
         state = FetchState(deadline, UNLIMITED, UNLIMITED)
-        super().__init__(service.log, service.fetcher, state, _bytes_max(service, request))
+        super().__init__(log, service.fetcher, state, bytes_max)
         self._service = service
         self._principal = principal
         self._request = request
         self._named: list[tuple[Any, list[_Asked]]] = []
-        for each in request.body.topics:
+        for each in body.topics:
             entries = [_Asked(asked=part, offset=part.fetch_offset) for part in each.partitions]
             self._named.append((each, entries))
             self._entries += entries
@@ -207,7 +209,7 @@ async def fetch(
     service.metrics.fetch_begun("kafka")
 
     async def read(work: Callable[[], Result]) -> Result:
-        async with service.wire.answering(_bytes_max(service, request)):
+        async with service.wire.answering():
             return await service.read(work)
 
     poll, answer = await read(partial(_begin, service, principal, request, deadline))
@@ -216,11 +218,6 @@ async def fetch(
     with service.waiting.one(None, principal) as wake:
         waits(wake)
         return await answer_of(poll, wake, read)
-
-
-def _bytes_max(service: KafkaService, request: Request) -> int:
-    """Return the most bytes of a response, but for a first record that is larger."""
-    return max(1, min(request.body.max_bytes, service.log.limits.http_bytes_max))
 
 
 def _begin(

@@ -31,6 +31,9 @@ SMALL_BYTES_MAX = 4 * 1024
 REQUESTS_MAX = 128
 """Most requests of a connection that are read and not answered."""
 
+ANSWERED_AT_ONCE = 4
+"""Most large responses that are made at a time, each in room that was there when it began."""
+
 ROOM_LOOK_SECONDS = 0.05
 """Interval at which a connection looks for room for its next frame, or response."""
 
@@ -91,7 +94,7 @@ class Wire:
 
     Args:
         frames: Room for frames, until they are answered.
-        answers: Bytes of responses that are made, or that clients have not read yet.
+        answers: Bytes of responses that clients have not read yet.
         frame_bytes_max: Largest frame.
         connections_max: Most connections; further ones are closed at once.
     """
@@ -105,29 +108,27 @@ class Wire:
         self.connections_max = connections_max
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.open: set[Connection] = set()
+        self._answering = asyncio.Semaphore(ANSWERED_AT_ONCE)
 
     @asynccontextmanager
-    async def answering(self, size: int) -> AsyncGenerator[None]:
-        """Hold room for a response while it is made; it waits until there is some.
+    async def answering(self) -> AsyncGenerator[None]:
+        """Make a response within the block, which waits its turn, and for room.
 
         Raises:
-            ResourceExhausted: There is none for `FRAME_SECONDS_MAX`.
+            ResourceExhausted: There is no room for `FRAME_SECONDS_MAX`.
         """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + FRAME_SECONDS_MAX
-        while True:
-            try:
-                self.answers.check_room()
-                break
-            except ResourceExhausted:
-                if loop.time() >= end:
-                    raise
-                await asyncio.sleep(ROOM_LOOK_SECONDS)
-        self.answers.hold(size)
-        try:
+        async with self._answering:
+            loop = asyncio.get_running_loop()
+            end = loop.time() + FRAME_SECONDS_MAX
+            while True:
+                try:
+                    self.answers.check_room()
+                    break
+                except ResourceExhausted:
+                    if loop.time() >= end:
+                        raise
+                    await asyncio.sleep(ROOM_LOOK_SECONDS)
             yield
-        finally:
-            self.answers.release(size)
 
     @property
     def is_idle(self) -> bool:
