@@ -105,11 +105,12 @@ def check_fence(
     if row is None:
         raise FencedMember(f"member {member.member!r} is not in the group {consumer!r}")
     stored = GroupMember.from_json(row[0])
-    rows = connection.execute_rows(
-        "SELECT topics.uuid, topics.config FROM {given} JOIN topics ON topics.uuid = given.uuid",
-        {"uuid text": list({topic.uuid for topic, *_ in offsets})},
-    ).fetchall()
-    numbered = {uuid: _is_numbered(config) for uuid, config in rows}
+    # All are sent before any is waited for.
+    asked = {
+        uuid: connection.execute("SELECT config FROM topics WHERE uuid = %s", (uuid,))
+        for uuid in {topic.uuid for topic, *_ in offsets}
+    }
+    numbered = {uuid: _is_numbered(*cursor.fetchall()[0]) for uuid, cursor in asked.items()}
     for topic, partition, _ in offsets:
         slot = slot_of(partition, numbered=numbered[topic.uuid])
         if not stored.may_commit(member.epoch, topic.uuid, slot):
