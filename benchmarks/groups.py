@@ -5,12 +5,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count, product
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -68,59 +67,73 @@ def run() -> Iterator[Row]:
     yield _idle()
 
 
+READER = """
+import sys
+import wings_client
+
+held = 0
+
+def changed(sign):
+    def note(slots):
+        global held
+        held += sign * sum(len(each.slots) for each in slots)
+        print("slots", held, flush=True)
+    return note
+
+options = {}
+if sys.argv[3] == "group":
+    options = {"group": True, "on_assigned": changed(1), "on_revoked": changed(-1)}
+with wings_client.connect(sys.argv[1], timeout=300) as client:
+    with client.consumer(sys.argv[2], sys.argv[2], timeout=None, **options) as consumer:
+        if not options:
+            print("slots", sys.argv[4], flush=True)
+        for taken in consumer:
+            print("rows", taken.batch.num_rows, flush=True)
+"""
+
+
 def _read_rate(server: ServerProcess, members: int) -> float:
     """Return how many million rows a second are read by members of a group, or one consumer.
 
-    They wait at an empty log, whose rows become visible at once.
+    Each is a process of its own. They wait at an empty log, whose rows become visible at once.
     """
     name, left = f"log-{uuid4().hex}", ROWS
     lock, done = threading.Lock(), threading.Event()
     share = Shares(max(1, members))
 
-    def read(client: Client, member: int) -> None:
+    def hear(lines: Iterable[str], member: int) -> None:
         nonlocal left
-        options: dict[str, Any] = {}
-        if members:
-            options = {
-                "group": True,
-                "on_assigned": share.changed(member, 1),
-                "on_revoked": share.changed(member, -1),
-            }
-        with client.consumer(name, name, timeout=None, **options) as consumer:
-            consumers.append(consumer)
-            for taken in consumer:
-                with lock:
-                    left -= taken.batch.num_rows
-                    if left <= 0:
-                        done.set()
+        for line in lines:
+            what, number = line.split()
+            with lock:
+                if what == "slots":
+                    share.holds(member, int(number))
+                    continue
+                left -= int(number)
+                if left <= 0:
+                    done.set()
 
-    consumers: list[wings_client.Consumer] = []
-    with ExitStack() as stack:
-        connect = partial(wings_client.connect, server.flight, timeout=300)
-        clients = [stack.enter_context(connect()) for _ in range(max(1, members))]
-        topic = clients[0].create_topic(name, {"key": "int64", "n": "int64"}, "key")
-        with clients[0].stage(topic, name, batch_rows=ROWS_PUSHED) as stage:
+    command = [sys.executable, "-c", READER, server.flight, name]
+    command += ["group" if members else "alone", str(SLOTS)]
+    with wings_client.connect(server.flight, timeout=300) as client, ExitStack() as stack:
+        topic = client.create_topic(name, {"key": "int64", "n": "int64"}, "key")
+        with client.stage(topic, name, batch_rows=ROWS_PUSHED) as stage:
             numbers = np.arange(ROWS_PUSHED)
             keys = pa.array(numbers // (ROWS_PUSHED // PARTITIONS + 1))
             for first in range(0, ROWS, ROWS_PUSHED):
                 stage.write(pa.table({"key": keys, "n": pa.array(numbers + first)}))
-        threads = [
-            threading.Thread(target=read, args=(client, member))
-            for member, client in enumerate(clients)
-        ]
-        for thread in threads:
-            thread.start()
-        if members:
-            share.settled.wait()
+        for member in range(max(1, members)):
+            process = stack.enter_context(
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(process.terminate)
+            threading.Thread(target=hear, args=(process.stdout, member)).start()
+        share.settled.wait()
         started = time.perf_counter()
-        clients[0].publish(name, 0, [name])
+        client.publish(name, 0, [name])
         done.wait()
         seconds = time.perf_counter() - started
-        for consumer in consumers:
-            consumer.close()
-        for thread in threads:
-            thread.join()
-        clients[0].delete_topic(topic)
+        client.delete_topic(topic)
     assert left == 0, "a row was read twice"
     return ROWS / seconds / 1e6
 
@@ -145,11 +158,17 @@ class Shares:
 
         def note(slots: Sequence[AssignedSlots]) -> None:
             with self._lock:
-                self._held[member] += sign * sum(len(each.slots) for each in slots)
-                if sum(self._held) == SLOTS and max(self._held) - min(self._held) <= 1:
-                    self.settled.set()
+                held = self._held[member] + sign * sum(len(each.slots) for each in slots)
+            self.holds(member, held)
 
         return note
+
+    def holds(self, member: int, slots: int) -> None:
+        """Note how many slots a member has now."""
+        with self._lock:
+            self._held[member] = slots
+            if sum(self._held) == SLOTS and max(self._held) - min(self._held) <= 1:
+                self.settled.set()
 
 
 MEMBER = """
