@@ -35,4 +35,4 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Let links to the root's files lead to their pages."""
     names = "|".join(map(re.escape, _PROJECT))
-    return re.sub(rf"\]\(\.\./({names})(?=[)#])", r"](project/\1", markdown)
+    return re.sub(rf"\]\(((?:\.\./)*)\.\./({names})(?=[)#])", r"](\1project/\2", markdown)
