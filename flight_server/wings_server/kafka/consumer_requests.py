@@ -162,21 +162,17 @@ def _owned(service: KafkaService, given: Iterable[Any] | None) -> Mapping[str, i
     return owned
 
 
-async def describe(service: KafkaService, principal: Principal, request: Request) -> Values:
+def describe(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `ConsumerGroupDescribe`, of groups with members."""
-
-    def described() -> Sequence[Values]:
-        found: list[Values] = []
-        for group_id in request.body.group_ids:
-            try:
-                admit(principal)
-                found.append(_described(service, principal, group_id))
-            except FAILURES as error:
-                refused = {"error_code": group_code(error), "error_message": error.message}
-                found.append({"group_id": group_id, "assignor_name": "", **refused})
-        return found
-
-    return {"groups": await service.write(described)}
+    found: list[Values] = []
+    for group_id in request.body.group_ids:
+        try:
+            admit(principal)
+            found.append(_described(service, principal, group_id))
+        except FAILURES as error:
+            refused = {"error_code": group_code(error), "error_message": error.message}
+            found.append({"group_id": group_id, "assignor_name": "", **refused})
+    return {"groups": found}
 
 
 def _described(service: KafkaService, principal: Principal, group_id: str) -> Values:

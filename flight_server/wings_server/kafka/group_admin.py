@@ -171,7 +171,7 @@ def _described(group: Group) -> Values:
     }
 
 
-async def delete_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
+def delete_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `DeleteGroups`: groups without members lose their offsets, and so are gone.
 
     The caller needs the right to read each topic that the group has an offset in.
@@ -181,7 +181,7 @@ async def delete_groups(service: KafkaService, principal: Principal, request: Re
         code = ErrorCode.none
         try:
             _check_empty(service, principal, group_id)
-            await service.write(lambda group_id=group_id: _delete(service, principal, group_id))
+            _delete(service, principal, group_id)
         except FencedMember:
             code = ErrorCode.non_empty_group
         except FAILURES as error:
@@ -212,28 +212,23 @@ def _delete(service: KafkaService, principal: Principal, group_id: str) -> None:
     registry.forget_offsets(consumer)
 
 
-async def delete_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
+def delete_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `OffsetDelete`, of a group without members."""
     body = request.body
     group_id = body.group_id
     try:
         _check_empty(service, principal, group_id)
-        await service.write(lambda: members_of(service, group_id))  # Ends sessions that are over.
-        is_known = await service.read(lambda: bool(_topics_of(service, group_id, principal)))
-        if not is_known:
+        members_of(service, group_id)  # Ends sessions that are over.
+        if not _topics_of(service, group_id, principal):
             raise KafkaError(ErrorCode.group_id_not_found)
     except FAILURES as error:
         return {"error_code": group_code(error)}
-
-    def deleted() -> Values:
-        return {
-            "topics": [
-                {"name": each.name, "partitions": _forgotten(service, principal, group_id, each)}
-                for each in body.topics
-            ]
-        }
-
-    return await service.write(deleted)
+    return {
+        "topics": [
+            {"name": each.name, "partitions": _forgotten(service, principal, group_id, each)}
+            for each in body.topics
+        ]
+    }
 
 
 def _forgotten(

@@ -153,28 +153,23 @@ async def leave(service: KafkaService, principal: Principal, request: Request) -
     return {"members": results} if is_list else {"error_code": results[0]["error_code"]}
 
 
-async def commit(service: KafkaService, principal: Principal, request: Request) -> Values:
+def commit(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `OffsetCommit`; the offsets that can be committed are, in one transaction."""
     body = request.body
-    group_id = body.group_id
-
-    def committed() -> Values:
-        asked = OffsetsToCommit(service, principal, body.topics)
-        try:
-            admit(principal)
-            member = committing(service, group_id, caller_of(body))
-        except FAILURES as error:
-            return offset_results(body.topics, {}, group_code(error))
-        asked.commit(
-            group_id,
-            member,
-            lambda given: service.log.registry.commit_offsets(
-                given.consumer, given.offsets, given.member, given.notes
-            ),
-        )
-        return offset_results(body.topics, asked.codes)
-
-    return await service.write(committed)
+    asked = OffsetsToCommit(service, principal, body.topics)
+    try:
+        admit(principal)
+        member = committing(service, body.group_id, caller_of(body))
+    except FAILURES as error:
+        return offset_results(body.topics, {}, group_code(error))
+    asked.commit(
+        body.group_id,
+        member,
+        lambda given: service.log.registry.commit_offsets(
+            given.consumer, given.offsets, given.member, given.notes
+        ),
+    )
+    return offset_results(body.topics, asked.codes)
 
 
 def committing(service: KafkaService, group_id: str, who: Caller) -> MemberEpoch | None:
@@ -297,18 +292,16 @@ def _fenced(service: KafkaService, consumer: str, member: MemberEpoch) -> ErrorC
     return ErrorCode.unknown_member_id if group.epoch else ErrorCode.illegal_generation
 
 
-async def fetch(service: KafkaService, principal: Principal, request: Request) -> Values:
+def fetch(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `OffsetFetch`, of one group or, from version 8 on, of several."""
     body = request.body
-    asked = body.groups if request.head.version >= 8 else (body,)
+    is_list = request.head.version >= 8
     is_stable = getattr(body, "require_stable", False)
-    found = await service.read(
-        lambda: [
-            _fetched(service, principal, each.group_id, each.topics, is_stable=is_stable)
-            for each in asked
-        ]
-    )
-    return {"groups": found} if request.head.version >= 8 else found[0]
+    found = [
+        _fetched(service, principal, each.group_id, each.topics, is_stable=is_stable)
+        for each in (body.groups if is_list else (body,))
+    ]
+    return {"groups": found} if is_list else found[0]
 
 
 def _fetched(

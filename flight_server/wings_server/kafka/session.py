@@ -64,28 +64,21 @@ _PLAIN_TOKEN = Head(Api.SASL_AUTHENTICATE, -1, 0)
 """Stands for the head of a message of SASL without one, as it follows the oldest handshake."""
 
 _GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
-    Api.OFFSET_COMMIT: group_requests.commit,
-    Api.OFFSET_FETCH: group_requests.fetch,
     Api.JOIN_GROUP: group_requests.join,
     Api.HEARTBEAT: group_requests.heartbeat,
     Api.LEAVE_GROUP: group_requests.leave,
     Api.SYNC_GROUP: group_requests.sync,
     Api.DESCRIBE_GROUPS: group_admin.describe_groups,
     Api.LIST_GROUPS: group_admin.list_groups,
-    Api.DELETE_GROUPS: group_admin.delete_groups,
-    Api.OFFSET_DELETE: group_admin.delete_offsets,
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_requests.heartbeat,
-    Api.CONSUMER_GROUP_DESCRIBE: consumer_requests.describe,
-    Api.INIT_PRODUCER_ID: transaction_requests.init_producer_id,
-    Api.ADD_PARTITIONS_TO_TXN: transaction_requests.add_partitions,
-    Api.ADD_OFFSETS_TO_TXN: transaction_requests.add_offsets,
-    Api.END_TXN: transaction_requests.end,
-    Api.TXN_OFFSET_COMMIT: transaction_requests.commit_offsets,
 }
+"""Requests about members, which belong to the event loop."""
+
 _LOOKS: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
     Api.LIST_OFFSETS: list_offsets.list_offsets,
-    Api.FIND_COORDINATOR: topic_requests.find_coordinator,
     Api.OFFSET_FOR_LEADER_EPOCH: list_offsets.leader_epochs,
+    Api.OFFSET_FETCH: group_requests.fetch,
+    Api.FIND_COORDINATOR: topic_requests.find_coordinator,
     Api.DESCRIBE_CONFIGS: configs.describe_configs,
     Api.DESCRIBE_CLUSTER: topic_requests.describe_cluster,
 }
@@ -95,6 +88,15 @@ _CHANGES: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
     Api.DELETE_TOPICS: topic_requests.delete_topics,
     Api.CREATE_PARTITIONS: topic_requests.create_partitions,
     Api.INCREMENTAL_ALTER_CONFIGS: configs.alter_configs,
+    Api.OFFSET_COMMIT: group_requests.commit,
+    Api.OFFSET_DELETE: group_admin.delete_offsets,
+    Api.DELETE_GROUPS: group_admin.delete_groups,
+    Api.CONSUMER_GROUP_DESCRIBE: consumer_requests.describe,
+    Api.INIT_PRODUCER_ID: transaction_requests.init_producer_id,
+    Api.ADD_PARTITIONS_TO_TXN: transaction_requests.add_partitions,
+    Api.ADD_OFFSETS_TO_TXN: transaction_requests.add_offsets,
+    Api.END_TXN: transaction_requests.end,
+    Api.TXN_OFFSET_COMMIT: transaction_requests.commit_offsets,
 }
 """Requests that are answered on a thread: those that only look, and those that change anything."""
 

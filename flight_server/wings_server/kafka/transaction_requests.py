@@ -48,7 +48,7 @@ _FENCED_FROM = {
 _logger = logging.getLogger(__name__)
 
 
-async def init_producer_id(service: KafkaService, principal: Principal, request: Request) -> Values:
+def init_producer_id(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `InitProducerId`.
 
     A transactional producer joins its id; an idempotent one gets an id that nobody had before: ids
@@ -70,20 +70,19 @@ async def init_producer_id(service: KafkaService, principal: Principal, request:
         held = ProducerEpoch(body.producer_id, body.producer_epoch)
     name = name_of(service, body.transactional_id)
     try:
-        transactions = service.log.metadata.transactions
-        joined = await service.write(lambda: transactions.join(name, timeout_ms, held))
+        joined = service.log.metadata.transactions.join(name, timeout_ms, held)
     except WingsError as error:
         return {"error_code": _code(request, error), "producer_id": -1}
     return {"producer_id": joined.producer_id, "producer_epoch": joined.epoch}
 
 
-async def add_partitions(service: KafkaService, principal: Principal, request: Request) -> Values:
+def add_partitions(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `AddPartitionsToTxn`: all partitions are added, or none."""
     body = request.body
     name = name_of(service, body.v3_and_below_transactional_id)
     producer = ProducerEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
     asked = body.v3_and_below_topics
-    codes = await service.write(lambda: _added(service, principal, request, name, producer, asked))
+    codes = _added(service, principal, request, name, producer, asked)
     return {
         "results_by_topic_v3_and_below": [
             {
@@ -125,29 +124,22 @@ def _added(
     return dict.fromkeys(keys, code) | codes
 
 
-async def add_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
+def add_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `AddOffsetsToTxn`, which only opens a transaction: `TxnOffsetCommit` has the rest."""
-    body = request.body
-    name = name_of(service, body.transactional_id)
-    producer = ProducerEpoch(body.producer_id, body.producer_epoch)
+    name, producer = _transaction(service, request)
     transactions = service.log.metadata.transactions
-    nothing = ConsumerCommit(service.consumer_of(body.group_id), ())
-
-    def added() -> ErrorCode:
-        admit(principal)
-        return _done(request, lambda: transactions.add_offsets(name, producer, nothing))
-
+    nothing = ConsumerCommit(service.consumer_of(request.body.group_id), ())
     try:
-        return {"error_code": await service.write(added)}
+        admit(principal)
     except KafkaError as error:
         return {"error_code": error.code}
+    return {"error_code": _done(request, lambda: transactions.add_offsets(name, producer, nothing))}
 
 
-async def commit_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
+def commit_offsets(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `TxnOffsetCommit`: those offsets that can be committed are kept for the commit."""
     body = request.body
-    name = name_of(service, body.transactional_id)
-    producer = ProducerEpoch(body.producer_id, body.producer_epoch)
+    name, producer = _transaction(service, request)
     transactions = service.log.metadata.transactions
 
     def check_member() -> MemberEpoch | None:
@@ -155,7 +147,9 @@ async def commit_offsets(service: KafkaService, principal: Principal, request: R
             return None
         return committing(service, body.group_id, caller_of(body))
 
-    def committed(member: MemberEpoch | None) -> Values:
+    try:
+        admit(principal)
+        member = check_member()
         asked = OffsetsToCommit(service, principal, body.topics)
         asked.commit(
             body.group_id,
@@ -163,32 +157,27 @@ async def commit_offsets(service: KafkaService, principal: Principal, request: R
             lambda given: transactions.add_offsets(name, producer, given),
             partial(_code, request),
         )
-        return offset_results(body.topics, asked.codes)
-
-    try:
-        admit(principal)
-        found = check_member()
-        results = await service.write(lambda: committed(found))
         # Once more: the member that comes after this one asks for stable offsets after this check,
         # and is told that these are pending.
         check_member()
     except FAILURES as error:
         return offset_results(body.topics, {}, _code(request, error))
-    return results
+    return offset_results(body.topics, asked.codes)
 
 
-async def end(service: KafkaService, principal: Principal, request: Request) -> Values:
+def end(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `EndTxn`."""
     del principal
+    name, producer = _transaction(service, request)
+    end, is_commit = service.log.metadata.transactions.end, request.body.committed
+    return {"error_code": _done(request, lambda: end(name, producer, commit=is_commit))}
+
+
+def _transaction(service: KafkaService, request: Request) -> tuple[str, ProducerEpoch]:
+    """Return the name and the producer of the transaction that a request is of."""
     body = request.body
     name = name_of(service, body.transactional_id)
-    producer = ProducerEpoch(body.producer_id, body.producer_epoch)
-    transactions = service.log.metadata.transactions
-
-    def ended() -> ErrorCode:
-        return _done(request, lambda: transactions.end(name, producer, commit=body.committed))
-
-    return {"error_code": await service.write(ended)}
+    return name, ProducerEpoch(body.producer_id, body.producer_epoch)
 
 
 async def expire_forever(service: KafkaService) -> None:
