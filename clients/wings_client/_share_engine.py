@@ -54,6 +54,12 @@ class Settlement:
     """Whether this delivery counts, of a release."""
 
     @property
+    def is_dead(self) -> bool:
+        """Whether the messages become dead letters."""
+        is_over = self.kind == "release" and self.counts and self.delivery.is_last
+        return is_over or self.kind == "reject"
+
+    @property
     def messages(self) -> int:
         """How many messages they are."""
         return sum(last - first + 1 for first, last in self.ranges)

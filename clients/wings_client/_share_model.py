@@ -148,13 +148,16 @@ class Delivery(BatchViews):
     """How long the lock lasts without a renewal."""
     in_order: bool = False
     """Whether the group is ordered, so that what follows in the partition waits for this."""
+    is_last: bool = False
+    """Whether it is the last by the group's limit when the stream began, so that messages that are
+    released become dead letters; False where no stream tells."""
     traces: Sequence[Mapping[str, str]] = ()
     """The W3C headers of the spans in which its messages were pushed, those that the server knows:
     for links of OpenTelemetry."""
 
     @classmethod
-    def of(cls, batch: RecordBatch, chunk: AcquiredChunk) -> Self:
-        """Return the delivery of a chunk, as a server sent it."""
+    def of(cls, batch: RecordBatch, chunk: AcquiredChunk, limit: int | None = None) -> Self:
+        """Return the delivery of a chunk, as a server sent it, of a group with a limit."""
         return cls(
             batch,
             chunk.partition,
@@ -164,6 +167,7 @@ class Delivery(BatchViews):
             chunk.delivery_count,
             chunk.lock_duration_ms / 1000,
             chunk.in_order,
+            limit is not None and chunk.delivery_count >= limit,
             chunk.traces,
         )
 

@@ -43,6 +43,7 @@ from wings_core.contracts.share_stream import (
     ShareEnd,
     acknowledge_metadata,
     credit_metadata,
+    delivery_limit_of,
     lock_seconds_of,
     parse_server_message,
 )
@@ -148,6 +149,7 @@ class ShareStream:
         self._is_begun = False
         """Whether the server has begun its side."""
         self._lock_seconds = LOCK_SECONDS_MIN
+        self._delivery_limit: int | None = None
         """The group's lock, as last told; without end, where the server's version tells none."""
         self._said_at = 0.0
         """When something was last sent."""
@@ -570,6 +572,7 @@ class ShareStream:
         """Read a message, and hand it on; returns why the stream has ended."""
         if not self._is_begun:
             self._lock_seconds = lock_seconds_of(self._reader.schema) or math.inf
+            self._delivery_limit = delivery_limit_of(self._reader.schema)
             self._is_begun = True
         was_handing_on = self._is_handing_on  # A signal handler reads while its thread does.
         if not self._inbox:
@@ -597,7 +600,7 @@ class ShareStream:
             case chunk:
                 if self._lock_seconds != math.inf:
                     self._lock_seconds = chunk.lock_duration_ms / 1_000
-                self._delivered(Delivery.of(batch, chunk))
+                self._delivered(Delivery.of(batch, chunk, self._delivery_limit))
 
     def _tell(self, number: int, results: Sequence[dict[str, Any]]) -> None:
         """Tell of the answers to a request.

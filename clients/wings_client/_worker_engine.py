@@ -102,6 +102,7 @@ class WorkerEngine:
                 released=self._counts["release"],
                 rejected=self._counts["reject"],
                 lost=self._counts["lost"],
+                dead=self._counts["dead"],
                 waiting=self._waiting,
                 running=self._running,
             )
@@ -311,20 +312,12 @@ class WorkerEngine:
 
     def _finish(self, task: Task, error: BaseException | None) -> None:
         """Record that a handler returned or raised, and see to its acknowledgement."""
-        if error is not None and not self._aborted and not is_verdict(error):
-            _logger.warning(
-                "the handler of %s failed at %s, message %d of partition %r, delivery %d",
-                self._engine.ticket.group,
-                self._engine.ticket.topic,
-                task.ranges[0][0],
-                task.delivery.partition,
-                task.delivery.delivery_count,
-                exc_info=error,
-            )
         try:
             settlements = task.settlements(error, self._options.backoff)
         except Exception as wrong:  # noqa: BLE001 - an error without a text, say.
             settlements = task.settlements(Release(type(wrong).__name__), self._options.backoff)
+        if error is not None and not self._aborted:
+            self._log(error, settlements)
         self._settle_later(settlements)
         if task.following is not None:
             self._go_on(task.following, settlements)
@@ -332,6 +325,24 @@ class WorkerEngine:
             self._running -= task.messages
             self._tasks_running -= 1
             self._changed.notify_all()
+
+    def _log(self, error: BaseException, settlements: list[Settlement]) -> None:
+        """Log a handler's error: as an error, with its traceback, where messages are dead."""
+        is_fault = not is_verdict(error)
+        for each in settlements:
+            if each.is_dead or (is_fault and each.kind != "accept"):
+                _logger.log(
+                    logging.ERROR if each.is_dead else logging.WARNING,
+                    "the handler of %s failed at %s, partition %r, offset %s, delivery %d%s: %s",
+                    self._engine.ticket.group,
+                    self._engine.ticket.topic,
+                    each.delivery.partition,
+                    ", ".join(f"{a}" if a == z else f"{a} to {z}" for a, z in each.ranges[:10]),
+                    each.delivery.delivery_count,
+                    ", now dead" if each.is_dead else "",
+                    each.reason or "no reason given",
+                    exc_info=error if each.is_dead and is_fault else None,
+                )
 
     def _go_on(self, tasks: "deque[Task]", settlements: list[Settlement]) -> None:
         """Begin what follows a message in order; what follows one that comes again does, too."""
@@ -383,6 +394,8 @@ class WorkerEngine:
         if error is not None and not self._aborted:
             _logger.warning("%d messages may be delivered again: %s", messages, error.message)
         self._count("lost" if error is not None else settlement.kind, messages)
+        if error is None and settlement.is_dead:
+            self._count("dead", messages)
 
     def _count(self, what: str, messages: int) -> None:
         with self._changed:

@@ -107,7 +107,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """Counts of what a worker has done, in messages. All but the last two only grow."""
+    """Counts of what a worker has done, in messages. All but `waiting` and `running` only grow."""
 
     delivered: int
     accepted: int
@@ -117,6 +117,8 @@ class WorkerStats:
     lost: int
     """Messages whose lock had ended, or whose acknowledgement failed: they may be delivered
     again."""
+    dead: int
+    """Messages that became dead letters: rejected, or released at their last delivery."""
     waiting: int
     """Held, their handler not begun."""
     running: int

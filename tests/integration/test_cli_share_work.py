@@ -112,7 +112,7 @@ def test_the_exit_status_says_what_becomes_of_a_message(
     assert status == 0
     assert "message 1 of a b: exit status 3\n" in err
     assert "begins\nnot yet" in err, "what a command says is passed on"
-    assert err.splitlines()[-1] == "1 accepted, 2 released, 1 rejected"
+    assert err.splitlines()[-1] == "1 accepted, 2 released, 1 rejected, 2 dead"
     letters = client.fetch(f"{topic}-dead", offset=0, timeout=0).table.to_pylist()
     assert [(each["source_offset"], each["reason"], each["error"]) for each in letters] == [
         (0, "rejected", "hopeless"),
@@ -124,7 +124,7 @@ def test_the_exit_status_says_what_becomes_of_a_message(
 def test_another_status_may_reject(server: RunningServer, client: Client, topic: str) -> None:
     arguments = ("--exec", "exit 4", "--reject-status", "4", "--limit", "3")
     status, _, err = ran(server, topic, *arguments)
-    assert (status, err.splitlines()[-1]) == (0, "0 accepted, 3 rejected")
+    assert (status, err.splitlines()[-1]) == (0, "0 accepted, 3 rejected, 3 dead")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -197,10 +197,10 @@ def test_a_batch_whose_command_fails_is_released_as_one(
     status, _, err = ran(
         server, topic, "--exec", "exit 65", "--each", "batch", "--limit", "3", "--prefetch"
     )
-    assert (status, err.splitlines()) == (
-        0,
-        ["messages 0 to 2 of a b: exit status 65", "0 accepted, 3 rejected"],
-    )
+    told, logged, counts = err.splitlines()
+    assert (status, told) == (0, "messages 0 to 2 of a b: exit status 65")
+    assert logged.endswith("offset 0 to 2, delivery 1, now dead: exit status 65")
+    assert counts == "0 accepted, 3 rejected, 3 dead"
     assert state(client, topic) == (0, 0)
 
 

@@ -85,7 +85,7 @@ def test_each_message_is_handled_and_accepted(wings: Client, topic: Topic, kind:
     first = seen[0]
     assert (first.partition, first.delivery_count, first.batch.num_rows) == (None, 1, 1)
     assert first.timestamp.tzinfo is not None
-    assert stats == WorkerStats(10, 10, 0, 0, 0, 0, 0)
+    assert stats == WorkerStats(10, 10, 0, 0, 0, 0, 0, 0)
     assert state(wings, topic) == (0, 0)
     with pytest.raises(KeyError):
         first["no such column"]
@@ -133,13 +133,35 @@ def test_the_last_error_is_told_by_the_dead_letter(wings: Client, topic: Topic) 
 
     wings.alter_share_group("billing", topic, {"delivery_limit": 2})
     stats = wings.worker("billing", topic, handle, backoff=0.001, limit=12).run()
-    assert (stats.accepted, stats.released, stats.rejected) == (7, 4, 1)
+    assert (stats.accepted, stats.released, stats.rejected, stats.dead) == (7, 4, 1, 3)
     assert letters(wings, topic) == {
         3: ("delivery_limit", "ValueError: delivery 2", 2),
         4: ("rejected", "no such customer", 1),
         5: ("delivery_limit", "later", 2),
     }
     assert state(wings, topic) == (0, 0)
+
+
+@both
+def test_the_delivery_that_makes_a_dead_letter_is_logged_as_an_error_with_one_traceback(
+    wings: Client, topic: Topic, caplog: pytest.LogCaptureFixture, kind: Any
+) -> None:
+    def handle(message: Message) -> None:
+        if message.offset == 3:
+            raise ValueError(f"delivery {message.delivery_count}")
+        if message.offset == 4:
+            raise Reject("no such customer")
+
+    wings.alter_share_group("billing", topic, {"delivery_limit": 3})
+    wings.worker("billing", topic, kind(handle), backoff=0.001, limit=12).run()
+    logged = [each for each in caplog.records if each.name == "wings_client"]
+    at = f"the handler of billing failed at {topic.name}, partition None, offset"
+    assert {(each.levelname, each.getMessage(), bool(each.exc_info)) for each in logged} == {
+        ("WARNING", f"{at} 3, delivery 1: ValueError: delivery 1", False),
+        ("WARNING", f"{at} 3, delivery 2: ValueError: delivery 2", False),
+        ("ERROR", f"{at} 3, delivery 3, now dead: ValueError: delivery 3", True),
+        ("ERROR", f"{at} 4, delivery 1, now dead: no such customer", False),
+    }
 
 
 def test_a_failed_message_waits_for_its_backoff(wings: Client, topic: Topic) -> None:

@@ -367,7 +367,7 @@ def test_the_schema_of_a_stream_tells_for_how_long_its_client_may_be_silent(
     create_topic(client, new_topic_id, ["n: int64"])
     create_group(client, new_topic_id, lock_duration_ms=7_000)
     stream = ShareStreamCall(client, new_topic_id)
-    assert stream.schema.metadata == {b"lock_duration_ms": b"7000"}
+    assert stream.schema.metadata == {b"lock_duration_ms": b"7000", b"delivery_limit": b"5"}
     stream.close()
 
 

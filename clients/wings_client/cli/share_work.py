@@ -198,6 +198,7 @@ def work(
         (stats.released, "released"),
         (stats.rejected, "rejected"),
         (stats.lost, "lost"),
+        (stats.dead, "dead"),
     )
     typer.echo(counts, err=True)
     if signal.SIGINT in received:

@@ -26,6 +26,7 @@ from wings_core.contracts.share import (
     parse_acquired,
 )
 from wings_core.errors import InvalidArgument, WingsError
+from wings_core.model import ShareConfig
 
 CREDIT_MAX = 10_000
 """Most messages that a stream holds at once."""
@@ -34,6 +35,7 @@ ALIVE = b'{"alive": true}'
 """Client's message, sent after a third of the lock duration without another."""
 
 _LOCK_KEY = b"lock_duration_ms"
+_LIMIT_KEY = b"delivery_limit"
 
 
 class ShareCommand(Message):
@@ -133,15 +135,22 @@ def parse_client_message(raw: bytes) -> ClientMessage:
     return model.parse_object(found, raw, InvalidArgument, "message")
 
 
-def stream_schema(schema: pa.Schema, lock_duration_ms: int) -> pa.Schema:
-    """Return the schema that a stream begins with; its metadata has the group's lock duration."""
-    return schema.with_metadata({_LOCK_KEY: str(lock_duration_ms)})
+def stream_schema(schema: pa.Schema, config: ShareConfig) -> pa.Schema:
+    """Return the schema that a stream begins with; its metadata has the group's lock and limit."""
+    found = {_LOCK_KEY: str(config.lock_duration_ms), _LIMIT_KEY: str(config.delivery_limit)}
+    return schema.with_metadata(found)
 
 
 def lock_seconds_of(schema: pa.Schema) -> float | None:
     """Return the lock duration in a stream's schema; None if the server lacks `ALIVE`."""
     told = (schema.metadata or {}).get(_LOCK_KEY)
     return None if told is None else int(told) / 1_000
+
+
+def delivery_limit_of(schema: pa.Schema) -> int | None:
+    """Return the delivery limit in a stream's schema; None from a server that sends none."""
+    told = (schema.metadata or {}).get(_LIMIT_KEY)
+    return None if told is None else int(told)
 
 
 def credit_metadata(credit: int) -> bytes:

@@ -107,8 +107,7 @@ class ShareWriter:
 
     def begin(self) -> None:
         """Send the schema."""
-        lock_duration_ms = self._opened.group.config.lock_duration_ms
-        self._writer.begin(stream_schema(self._opened.schema, lock_duration_ms))
+        self._writer.begin(stream_schema(self._opened.schema, self._opened.group.config))
 
     def answer(self, message: AcknowledgeMessage, errors: Sequence[WingsError | None]) -> None:
         """Answer a request, or leave that to `write_rest` where it might wait for the client."""

@@ -130,6 +130,9 @@ class DeliveryDescription(_Answer):
     ordering: Literal["partition"] | None = Field(
         default=None, description="Present if the group is ordered."
     )
+    last_delivery: Literal[True] | None = Field(
+        default=None, description="Present if the group's delivery limit is reached."
+    )
     traces: list[dict[str, str]] | None = Field(
         default=None,
         description="Trace headers of the spans that pushed the messages, if known.",
