@@ -17,7 +17,7 @@ from wings_core.storage.open import Storage
 from wings_core.tables import Tables
 from wings_server.bounded_series import OTHER, BoundedSeries, bounded
 from wings_server.group_node import GroupNode
-from wings_server.log_standing import TOPICS_MAX, LogStanding, Standings
+from wings_server.log_standing import TOPICS_MAX, LogStanding
 from wings_server.served_log import ServedLog
 
 PARTITIONS_MAX = 100
@@ -53,7 +53,6 @@ class LogCollector:
 
     def __init__(self, log: ServedLog) -> None:
         self._log = log
-        self._standings = Standings(log)
 
     def describe(self) -> list[Metric]:
         """Return no families in advance, as series depend on the log."""
@@ -96,7 +95,7 @@ class LogCollector:
             self._log.reclaimer.folios_deleted,
         )
         yield from _of_machine(self._log)
-        standing = self._standings.look()
+        standing = self._log.standings.look()
         ends = _bounded_gauge(
             "wings_topic_end_offset",
             "The next offset to be assigned, of partitions in `other` their sum.",
@@ -108,8 +107,8 @@ class LogCollector:
             "Messages that a named consumer has not read yet.",
             ["consumer", "topic", "partition"],
             (
-                BoundedSeries((consumer, str(topic)), partition, lag)
-                for consumer, topic, partition, lag in standing.lags
+                BoundedSeries((consumer, str(entry.topic)), entry.partition, lag)
+                for consumer, entry, lag in standing.lags
             ),
         )
         for family, _ in (ends, lags):
@@ -194,7 +193,7 @@ def _summed(largest: LargestTopics) -> int:
 
 def _ends(standing: LogStanding) -> Iterator[BoundedSeries]:
     for each in standing.largest.topics[: TOPICS_MAX - bool(standing.largest.others)]:
-        for partition, next_offset in standing.ends[each.topic].items():
+        for partition, (_, next_offset) in standing.ends[each.topic].items():
             yield BoundedSeries((str(each.topic),), partition, next_offset)
     if standing.largest.others:
         (*_, (_, sums)) = _named(standing.largest)

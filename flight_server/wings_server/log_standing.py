@@ -1,4 +1,4 @@
-"""The state of a log for a scrape: its largest topics individually, all others as totals.
+"""The state of a log for scrapes and its health: large topics one by one, others as totals.
 
 Reading it has a bounded cost, except for one statement over all partitions; for a large log the
 last state is cached for a few seconds.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from wings_core.errors import NotFound, Unavailable
 from wings_core.log import Log
-from wings_core.model import LargestTopics, ShareGroup, SharePartitionState
+from wings_core.model import CommittedOffset, LargestTopics, ShareGroup, SharePartitionState
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 
@@ -36,14 +36,15 @@ class LogStanding:
     """State of the log at one moment."""
 
     largest: LargestTopics
-    ends: dict[TopicName, dict[Partition, int]] = field(
-        default_factory=dict[TopicName, dict[Partition, int]]
+    ends: dict[TopicName, dict[Partition, tuple[int, int]]] = field(
+        default_factory=dict[TopicName, dict[Partition, tuple[int, int]]]
     )
-    """Next offsets of partitions of the largest topics, and of topics with consumers; those
-    deleted     meanwhile are missing."""
-    lags: list[tuple[str, TopicName, Partition, int]] = field(
-        default_factory=list[tuple[str, TopicName, Partition, int]]
+    """Start and next offsets of partitions of the largest topics, and of topics with consumers;
+    those deleted meanwhile are missing."""
+    lags: list[tuple[str, CommittedOffset, int]] = field(
+        default_factory=list[tuple[str, CommittedOffset, int]]
     )
+    """Offsets of named consumers, and the messages behind each that are still kept."""
     groups: list[tuple[ShareGroup, list[SharePartitionState]]] = field(
         default_factory=list[tuple[ShareGroup, list[SharePartitionState]]]
     )
@@ -81,23 +82,24 @@ class Standings:
         registry = self._log.registry
         for consumer in registry.list_consumers(CONSUMERS_MAX):
             for entry in registry.get_offsets(consumer):
-                next_offset = self._ends(standing, entry.topic).get(entry.partition, 0)
-                lag = max(0, next_offset - entry.offset)
-                standing.lags.append((consumer, entry.topic, entry.partition, lag))
+                start, end = self._ends(standing, entry.topic).get(entry.partition, (0, 0))
+                standing.lags.append((consumer, entry, max(0, end - max(entry.offset, start))))
         for topic in largest.grouped:
             standing.groups += self._groups(topic, GROUPS_MAX - len(standing.groups))
         return standing
 
     def _ends(
         self, standing: LogStanding, topic: TopicName, uuid: str | None = None
-    ) -> dict[Partition, int]:
+    ) -> dict[Partition, tuple[int, int]]:
         if topic not in standing.ends:
             standing.ends[topic] = {}
             with suppress(NotFound):
                 states = self._log.registry.partition_states(
                     uuid or self._log.admin.get_topic(topic).uuid
                 )
-                standing.ends[topic] = {state.partition: state.next_offset for state in states}
+                standing.ends[topic] = {
+                    state.partition: (state.log_start_offset, state.next_offset) for state in states
+                }
         return standing.ends[topic]
 
     def _groups(

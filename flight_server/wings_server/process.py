@@ -125,6 +125,7 @@ class Server:
             metrics = Metrics()
             log = _open_log(settings, started, metrics, self.tls)
             self.log = started.enter_context(closing(log))
+            log.tls = self.tls
             metrics.observe(log)
             if traces.is_wanted("metrics"):
                 from wings_server.otlp_metrics import OtlpMetrics

@@ -247,6 +247,7 @@ ACTION_RULES: Mapping[str, Rule] = {
     "group-reset": Rule(_READ, _topic),
     "tier-states": Rule(_READ, _topic),
     "topic-totals": Rule(_READ, _somewhere),
+    "health": Rule(DATA_RIGHTS, _nothing),
     "traffic": Rule(_READ, _somewhere),
     "list-consumers": Rule(_READ, _somewhere),
     "consumer-lag": Rule(_READ, _consumed),

@@ -14,6 +14,8 @@ from wings_core.share.replica.copies import HoldsCopies, ReplicaCopies
 from wings_core.sql import Sql
 from wings_core.tables import Catalog, Tables
 from wings_server.group_node import GroupNode
+from wings_server.log_standing import Standings
+from wings_server.tls import Tls
 
 
 class ServedLog(Log):
@@ -33,6 +35,8 @@ class ServedLog(Log):
         tables: Commits segments to the tables of topics, or None.
         backups: Backups in progress at this process.
         consumer_groups: Runs consumer groups, once this process is served; None before.
+        tls: The certificate of the listeners that serve it; None without TLS.
+        standings: Reads the state of topics, consumers and groups for overviews.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class ServedLog(Log):
     ) -> None:
         metadata = parts.metadata
         self.consumer_groups: GroupNode | None = None
+        self.tls: Tls | None = None
         self.tables: Tables | None = None
         if catalog is not None:
             self.tables = Tables(metadata, catalog, parts.storage.remote.objects)
@@ -54,6 +59,7 @@ class ServedLog(Log):
         holds = holds or ReplicaCopies(groups, self.shares.coordinator.positions.stored)
         self.backups = Backups(metadata, holds, parts.storage.places, self.reclaimer.wake, scratch)
         self.sql = Sql(self)
+        self.standings = Standings(self)
 
     def close(self) -> None:
         """End backups and SQL, then close the log; readers must have ended."""

@@ -7,6 +7,7 @@ cannot replace it; renewing it needs a restart.
 
 import ssl
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class Tls:
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._files = (cert, key, client_ca)
         self._pem = self._read()
+        self._first_cert = self._pem.cert
         self.context = self._renewed = self._load()
         """Context of HTTP; each connection switches to the context loaded last."""
         self.context.sni_callback = self._take_renewed
@@ -63,6 +65,11 @@ class Tls:
         if cert is None or key is None:
             raise InvalidArgument("TLS needs both --tls-cert and --tls-key")
         return cls(cert, key, settings.tls_client_ca)
+
+    @property
+    def ends_at(self) -> datetime:
+        """The end of the certificate: of the first one while Flight's ends before a renewed one."""
+        return min(map(_end_of, {self._first_cert, self._pem.cert}))
 
     @property
     def is_mutual(self) -> bool:
@@ -135,6 +142,13 @@ class Tls:
                 f"{cert} and {key} are not a certificate and its key: {error}"
             ) from None
         return context
+
+
+def _end_of(chain: bytes) -> datetime:
+    """Return the end of the first certificate of a chain in PEM."""
+    from cryptography import x509  # Most servers of one machine have no TLS.
+
+    return x509.load_pem_x509_certificate(chain).not_valid_after_utc
 
 
 def peer_access(settings: Settings) -> PeerAccess:

@@ -69,6 +69,14 @@ def test_the_overview_shows_rates_as_rows_come(page: ConsolePage, server: Runnin
         )
 
 
+def test_the_overview_says_what_needs_a_person(page: ConsolePage) -> None:
+    page.open("overview")
+    page.wait_for("1 thing needs you", "4 dead letters of billing of payments in orders-dead")
+    page.click(".notice a")
+    page.wait_for("billing", within="h1")
+    page.wait_for("card expired")
+
+
 def test_topics_have_figures_and_are_found_by_name(page: ConsolePage) -> None:
     page.open("topics")
     page.wait_for("orders", "payments", "notes", "sign-ups", "30 d", "KiB")

@@ -71,6 +71,7 @@ def test_every_endpoint_is_in_the_document(document: dict[str, Any]) -> None:
         ("/v1/fetch", "post"), ("/v1/push", "post"), ("/v1/sql", "post"),
         ("/v1/actions/{name}", "post"),
         ("/v1/share/acquire", "post"), ("/v1/share/acknowledge", "post"),
+        ("/v1/health", "get"),
         ("/v1/namespaces", "get"), ("/v1/namespaces", "post"), (namespace, "delete"),
         (f"{namespace}/topics", "get"), (f"{namespace}/topics", "post"),
         (f"{namespace}/topics/{{topic}}", "get"), (f"{namespace}/topics/{{topic}}", "delete"),

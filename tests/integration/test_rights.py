@@ -79,7 +79,7 @@ OPERATORS: dict[str, Json] = {
 }
 """The actions that only `admin` on `*` may do."""
 
-LISTS = {"list-topics", "list-namespaces"}
+LISTS = {"list-topics", "list-namespaces", "health"}
 """Refused to no one: they show what may be seen."""
 
 SUMS: dict[str, tuple[str, Json]] = {
@@ -229,6 +229,39 @@ def test_a_sum_shows_what_its_right_is_on(
     assert MINE in json.dumps(act(allowed, action, **body))
     stranger, _ = granted(f"{needed}={OTHER}*")
     assert MINE not in answer_to(stranger, action, body)
+
+
+def test_health_shows_what_the_token_may_read(
+    granted: Granted, root: flight.FlightClient, server: RunningServer
+) -> None:
+    dead = f"{DEFAULT}/topics/dead"
+    config = {"start": "earliest", "dlq_topic": dead}
+    create_topic(root, "dying", ["n: int64"])
+    act(root, "share-create", group="d", topic="dying", config=config)
+    push(root, "dying")
+    acquire = {"group": "d", "topic": "dying", "member": "m"}
+    held = httpx.post(f"{server.http}/v1/share/acquire", headers=bearer(ROOT), json=acquire).json()
+    lease = held["deliveries"][0]["lease"]
+    ack = {"partition": None, "first": 0, "last": 0, "lease": lease, "type": "reject"}
+    act(root, "share-acknowledge", group="d", topic="dying", member="m", acks=[ack])
+    dying = f"{DEFAULT}/topics/dying"
+    for grants, shown in (
+        ([f"read={dead}", f"share={dying}"], ["1 dead letter of d of dying in dead"]),
+        ([f"read={dead}"], ["1 dead letter in dead"]),
+        ([f"share={dying}", f"read={dying}"], []),
+        (["metrics"], []),
+    ):
+        client, token = granted(*grants)
+        found = act(client, "health")
+        assert [each["message"].partition(",")[0] for each in found["needs"]] == shown
+        assert found["principal"]["grants"] == [
+            each.replace("metrics", "metrics=*") for each in grants
+        ]
+        assert (found["nodes"], found["disk"]) == (None, None)
+        answer = httpx.get(f"{server.http}/v1/health", headers=bearer(token))
+        assert answer.json()["principal"] == found["principal"]
+    assert act(root, "health")["disk"]["free_bytes"] > 0
+    assert httpx.get(f"{server.http}/v1/health").status_code == 401
 
 
 @pytest.mark.parametrize("action", PARSED)

@@ -307,6 +307,26 @@ def test_renewed_certificates_are_read_on_a_hangup(tmp_path: Path) -> None:
         assert serial_of(server.flight, certs) == flight_before, "needs a restart"
 
 
+def test_health_tells_of_the_certificate_that_ends_first(tmp_path: Path) -> None:
+    live, longer = tmp_path / "live", tmp_path / "longer"
+    certificates.make_certificates(live, [], days=10)
+    certificates.make_certificates(longer, [], days=90)
+    with server_process(
+        flags=["--tls-cert", f"{live}/server.pem", "--tls-key", f"{live}/server-key.pem"]
+    ) as server:
+        trusting = ssl.create_default_context(cafile=live / "ca.pem")
+        (need,) = httpx.get(f"{server.http}/v1/health", verify=trusting).json()["needs"]
+        assert need["kind"] == "certificate_ends"
+    tls = Tls(live / "server.pem", live / "server-key.pem", None)
+    first = tls.ends_at
+    for name in ("server.pem", "server-key.pem"):
+        (live / name).write_bytes((longer / name).read_bytes())
+    tls.reload()
+    assert tls.ends_at == first, "Flight keeps its first one"
+    renewed = Tls(live / "server.pem", live / "server-key.pem", None).ends_at
+    assert (renewed - first).days == 80
+
+
 def test_an_authority_that_was_removed_is_trusted_no_more(tmp_path: Path) -> None:
     live, other = tmp_path / "live", tmp_path / "other"
     for directory in (live, other):

@@ -1,14 +1,27 @@
 """Sums for overviews: totals of topics, traffic, the lag of consumers, parts of lists."""
 
+import json
+import re
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import flight_calls
 import httpx
+import pyarrow.flight as flight
+import pytest
+from fix_commands import Command
 from fix_server import Trim
 from http_calls import create_topic, entry, fetch_body, good, push
 
 import wings_client
+from wings_core.limits import Limits
 from wings_core.partitions import Partition
-from wings_server.testing import RunningServer
+from wings_core.storage.disk import free_bytes
+from wings_core.times import format_timestamp, now_us
+from wings_server.health_action import LAG_MIN
+from wings_server.testing import RunningServer, running_server
 
 
 def act(http: httpx.Client, action: str, **body: object) -> Any:
@@ -83,6 +96,71 @@ def test_consumers_are_listed_with_their_lag(http: httpx.Client, new_topic_id: s
     )
     (most,) = lags["partitions"]
     assert (most["partition"], most["lag"], most["next_offset"]) == ("b", 2, 3)
+
+
+def test_health_lists_what_needs_a_person(new_topic_id: str, command: Command) -> None:
+    """One list, over Flight, HTTP and by the command: the most urgent first."""
+    dead = f"{new_topic_id}-dead"
+    with running_server() as alone, httpx.Client(base_url=alone.http) as http:
+        found: dict[str, Any] = good(http.get("/v1/health"))
+        assert (found["needs"], found["needs_left_out"]) == ([], 0)
+        assert found["principal"] == {"name": "anyone", "grants": ["admin=*"]}
+        assert (found["version"], found["tls"]) == (version("wings-flight"), False)
+        assert [each["flight"] for each in found["nodes"]] == [alone.flight]
+        create_topic(http, new_topic_id, ["n: int64", "k: string"])
+        old = format_timestamp(now_us() - 49 * 3_600_000_000)
+        many = {"data": rows(*["a"] * (LAG_MIN + 7)), "timestamp": old}
+        push(http, {"topic": new_topic_id, **many})
+        offset = {"topic": new_topic_id, "offset": 5}
+        act(http, "commit-offsets", consumer="reader", offsets=[offset])
+        config = {"start": "earliest", "dlq_topic": dead}
+        act(http, "share-create", group="workers", topic=new_topic_id, config=config)
+        of_group = {"group": "workers", "topic": new_topic_id, "member": "m"}
+        acquire = {**of_group, "max_messages": 3}
+        (held,) = good(http.post("/v1/share/acquire", json=acquire))["deliveries"]
+        ack = {"partition": None, "first": 0, "last": 2, "lease": held["lease"], "type": "reject"}
+        act(http, "share-acknowledge", **of_group, acks=[ack])
+        alone.server.log.backups.last_at = now_us() - 8 * 24 * 3_600_000_000
+        found = good(http.get("/v1/health"))
+        with flight.FlightClient(alone.flight) as client:
+            assert found["needs"] == flight_calls.act(client, "health")["needs"]
+        shown = command("status", "--endpoint", alone.flight)
+        written = command("status", "--endpoint", alone.flight, "--format", "json")
+    assert json.loads(written.out)["needs"] == found["needs"]
+    lines = shown.out.splitlines()
+    assert lines[:3] == [
+        f"endpoint:  {alone.flight}, without TLS",
+        "token:     anyone: admin=*",
+        f"versions:  client {version('wings-flight')}, server {version('wings-flight')}",
+    ]
+    assert lines[3].startswith(f"node:      {alone.flight}, {alone.http}, since ")
+    assert lines[4].startswith("disk:      ")
+    assert lines[5:7] == ["", "4 things need you:"]
+    assert lines[7:] == [f"- {each['message']}: {each['remedy']}" for each in found["needs"]]
+    messages = [
+        re.sub(r"the last \d+ s", "the last 0 s", each["message"]) for each in found["needs"]
+    ]
+    assert messages == [
+        "the last backup through this server is 8 d old",
+        f"3 dead letters of workers of {new_topic_id} in {dead}, the last 0 s ago",
+        f"the oldest of 10,004 messages that workers has not finished of {new_topic_id} is 2 d old",
+        f"the consumer reader is 10,002 messages behind in {new_topic_id}, its last commit 0 s ago",
+    ]
+    assert [(each["kind"], each.get("count")) for each in found["needs"]] == [
+        ("backup_old", None), ("dead_letters", 3), ("oldest_unfinished", 10_004),
+        ("consumer_lag", 10_002),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.99, "disk_nearly_full"), (10, "pushes_refused")])
+def test_health_tells_of_a_disk_that_fills(share: float, kind: str, command: Command) -> None:
+    least = int(free_bytes(Path(tempfile.gettempdir())) * share)
+    with running_server(limits=Limits(disk_free_bytes_min=least)) as full:
+        found = json.loads(command("status", "--endpoint", full.flight, "--format", "json").out)
+    (need,) = found["needs"]
+    assert need["kind"] == kind
+    assert "MiB free" in need["message"]
+    assert found["disk"]["watermark_bytes"] == least
 
 
 def test_messages_that_are_gone_are_no_lag(

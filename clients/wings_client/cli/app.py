@@ -35,6 +35,7 @@ OWN = {
         "push": "push:push",
         "share": "share:app",
         "sql": "sql:sql",
+        "status": "status:status",
         "tail": "following:tail",
         "token": "token:app",
         "topic": "topic:app",

@@ -73,5 +73,9 @@ LISTED = {
         "Operate",
         "Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.",
     ),
+    "status": Listed(
+        "Operate",
+        "Show a server's version, your rights, its nodes and disk, and what needs a person.",
+    ),
 }
 """The commands of Wings, by name."""

@@ -184,6 +184,9 @@ class Backups:
         """Guards the table of backups; a leaf lock, held briefly."""
         self._running: dict[str, _Backup] = {}
         self._beginning = 0
+        self.last_at: int | None = None
+        """Moment of the last backup begun since this process started, in microseconds since the
+        epoch; None without one."""
         if directory is not None:
             for left in directory.glob(f"{_SCRATCH}*"):
                 shutil.rmtree(left, ignore_errors=True)  # Left by a crashed process.
@@ -212,6 +215,7 @@ class Backups:
         with self._lock:
             self._beginning -= 1
             self._running[backup.id] = backup
+            self.last_at = backup.snapshot.at
         self._get(backup.id)
         snapshot = backup.snapshot
         return {

@@ -39,6 +39,10 @@ class TrafficBody(ActionBody):
     """Most topics listed: those most recently pushed to or read."""
 
 
+class HealthBody(ActionBody):
+    """The body of `health`: empty."""
+
+
 class ListConsumers(ActionBody):
     """The body of `list-consumers`."""
 

@@ -57,8 +57,8 @@ class DiskGuard:
         free: Callable[[Path], int] = free_bytes,
         elsewhere: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._path = path
-        self._free_bytes_min = free_bytes_min
+        self.path = path
+        self.free_bytes_min = free_bytes_min
         self._reserve = reserve
         self._free = free
         self._elsewhere = elsewhere
@@ -91,11 +91,11 @@ class DiskGuard:
         """Check the disk now: adjust the reserve, and accept or reject pushes."""
         with self._lock:
             try:
-                free = self._free(self._path)
+                free = self._free(self.path)
                 if self._reserve is not None:
                     free = self._adjust(self._reserve, free)
             except OSError as error:
-                _logger.warning("the free space of %s cannot be read: %s", self._path, error)
+                _logger.warning("the free space of %s cannot be read: %s", self.path, error)
                 return
             self.free_bytes = free
             self._judge(free)
@@ -113,14 +113,14 @@ class DiskGuard:
 
     def _judge(self, free: int) -> None:
         before = self._refusal
-        if free >= self._free_bytes_min:
+        if free >= self.free_bytes_min:
             self._refusal = None
             if before is not None:
                 _logger.warning("pushes are taken again: the disk has %d MiB free", free // _MIB)
             return
         self._refusal = (
             f"pushes are refused: the disk has {free // _MIB} MiB free, less than the "
-            f"{self._free_bytes_min // _MIB} MiB of limits.disk_free_bytes_min"
+            f"{self.free_bytes_min // _MIB} MiB of limits.disk_free_bytes_min"
         )
         if before is None:
             _logger.warning("%s", self._refusal)
@@ -133,10 +133,10 @@ class DiskGuard:
             held = max(0, held - RESERVE_STEP_BYTES)
             _logger.warning("the disk is full: %d MiB of the reserve are left", held // _MIB)
             os.truncate(reserve, held)
-            free = self._free(self._path)
-        if held < RESERVE_BYTES and free >= self._free_bytes_min + RESERVE_BYTES:
+            free = self._free(self.path)
+        if held < RESERVE_BYTES and free >= self.free_bytes_min + RESERVE_BYTES:
             _allocate(reserve, RESERVE_BYTES)
-            free = self._free(self._path)
+            free = self._free(self.path)
         return free
 
 

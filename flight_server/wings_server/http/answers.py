@@ -52,6 +52,59 @@ class PartitionDescription(_Answer):
     last_timestamp: str | None
 
 
+class PrincipalDescription(_Answer):
+    """The caller."""
+
+    name: str = Field(description="Name of its token; `anyone` while there are no tokens.")
+    grants: list[str] = Field(description="Its rights, each as RIGHT=PATTERN.")
+
+
+class NodeDescription(_Answer):
+    """A process that serves the log."""
+
+    flight: str
+    http: str | None
+    kafka: str | None
+    since: str | None
+
+
+class DiskDescription(_Answer):
+    """The disk of the data directory."""
+
+    free_bytes: int
+    used_bytes: int
+    watermark_bytes: int = Field(description="Free bytes below which pushes are refused.")
+
+
+class NeedDescription(_Answer):
+    """Something that needs a person."""
+
+    kind: Literal[
+        "pushes_refused", "share_groups_closed", "disk_nearly_full", "certificate_ends",
+        "backup_old", "dead_letters", "oldest_unfinished", "consumer_lag",
+    ]  # fmt: skip
+    message: str = Field(description="The finding, in one line.")
+    remedy: str = Field(description="What to do about it, in one line.")
+    topic: str | None = Field(default=None, description="Full name of the topic it is about.")
+    group: str | None = Field(default=None, description="The share group it is about.")
+    consumer: str | None = Field(default=None, description="The named consumer it is about.")
+    count: int | None = Field(default=None, description="The number of messages, if of messages.")
+
+
+class HealthDescription(_Answer):
+    """What the caller may know of the state of the server."""
+
+    version: str = Field(description="Version of the server.")
+    tls: bool = Field(description="Whether the listeners use TLS.")
+    principal: PrincipalDescription
+    nodes: list[NodeDescription] | None = Field(description="Null: not for this token.")
+    disk: DiskDescription | None = Field(
+        description="Null: not for this token, or there is no data directory."
+    )
+    needs: list[NeedDescription] = Field(description="The most urgent first, at most 100.")
+    needs_left_out: int = Field(description="How many more there are.")
+
+
 class FetchSuccess(_Answer):
     """The messages read from a partition."""
 
@@ -129,9 +182,6 @@ class DeliveryDescription(_Answer):
     lock_duration_ms: int
     ordering: Literal["partition"] | None = Field(
         default=None, description="Present if the group is ordered."
-    )
-    last_delivery: Literal[True] | None = Field(
-        default=None, description="Present if the group's delivery limit is reached."
     )
     traces: list[dict[str, str]] | None = Field(
         default=None,

@@ -25,6 +25,7 @@ from wings_core.contracts.actions import (
 )
 from wings_core.contracts.messages import JSON_BYTES_MAX, Message
 from wings_core.contracts.sql import SqlBody
+from wings_core.contracts.totals import HealthBody
 from wings_core.errors import InvalidArgument
 from wings_core.model import Rejected
 from wings_core.names import NamespaceName, TopicName
@@ -37,6 +38,7 @@ from wings_server.http.answers import (
     AcknowledgeAnswer,
     AcquireAnswer,
     FetchAnswer,
+    HealthDescription,
     NamespaceDescription,
     PartitionDescription,
     PushAnswer,
@@ -256,6 +258,8 @@ _ROUTES = (
     _Route("POST", "/v1/share/acknowledge", "share-acknowledge", AcknowledgeAnswer,
            lambda _, raw: ShareAcknowledgeBody.parse_body(raw).action_body,
            "share groups", ShareAcknowledgeBody, (_NOT_FOUND,)),
+    _Route("GET", "/v1/health", "health", HealthDescription, lambda _, __: HealthBody(), "health",
+           errors=()),
     _Route("GET", "/v1/namespaces", "list-namespaces", list[NamespaceDescription],
            lambda _, __: ListNamespaces(), "namespaces", errors=()),
     _Route("POST", "/v1/namespaces", "create-namespace", NamespaceDescription,

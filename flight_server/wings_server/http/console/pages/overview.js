@@ -1,11 +1,11 @@
 // The log at a glance: what goes in and out at this server, and the topics written to lately.
 
-import { act, poll } from "../api.js";
+import { act, call, poll } from "../api.js";
 import { Chart, Rates, Tiles } from "../chart.js";
 import { fill, h, panel } from "../dom.js";
 import { ago, bytes, bytesPerSecond, count, perSecond, shortName } from "../format.js";
 import { ErrorPlace, head } from "../lists.js";
-import { empty } from "../notices.js";
+import { empty, notice } from "../notices.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
 import { ratesOf } from "../traffic.js";
@@ -26,11 +26,13 @@ export async function render(main, _, signal) {
     { label: "Size", right: true, text: (row) => bytes(row.bytes) },
     { label: "Last message", right: true, text: (row) => ago(row.last_timestamp) },
   ], { label: "Busiest topics", key: (row) => row.topic, tall: false, empty: () => (errors.element.firstChild ? null : quiet()) });
-  fill(main, head("Overview"), errors.element, tiles.element,
+  const needs = h("div");
+  fill(main, head("Overview"), errors.element, needs, tiles.element,
     h("div", { class: "grid" },
       panel("Rows", null, h("div", { class: "body" }, rows.element)),
       panel("Bytes", null, h("div", { class: "body" }, sizes.element))),
     panel("Topics with traffic lately", h("a", { href: route("topics") }, "All topics"), table.whole));
+  void poll(async () => showNeeds(needs, await call("GET", "/v1/health", undefined, { signal })), { interval: 10_000, signal, onError: () => fill(needs) });
   await poll(async () => {
     const traffic = await act("traffic", { limit: BUSIEST }, { signal });
     const at = performance.now();
@@ -52,6 +54,24 @@ export async function render(main, _, signal) {
     errors.show(error);
     table.draw();
   } });
+}
+
+const LEVELS = { pushes_refused: "bad", share_groups_closed: "bad" };
+
+/** Show what needs a person: a line each, linked to its page. */
+function showNeeds(place, { needs, needs_left_out: more }) {
+  if (needs.length === 0) return fill(place);
+  const kind = needs.some((each) => LEVELS[each.kind]) ? "bad" : "warn";
+  const many = needs.length + more;
+  return fill(place, notice(kind, `${count(many)} ${many === 1 ? "thing needs" : "things need"} you`, "",
+    h("ul", {}, needs.map((each) => h("li", {}, h("a", { href: pageOf(each) }, each.message), ` – ${each.remedy}`)))));
+}
+
+/** The address of the page on which something that needs a person is seen. */
+function pageOf({ topic, group, consumer }) {
+  if (consumer !== undefined) return route("consumers");
+  if (group !== undefined) return route("group", [topic, group]);
+  return topic === undefined ? route("nodes") : route("topic", [topic]);
 }
 
 function quiet() {
