@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -673,6 +673,29 @@ def test_tail_shows_all_partitions_from_where_it_is_told(wings: Wings, topic: st
     ]
     since = wings("tail", topic, "--from", "2020-01-01T00:00:00Z", "--format", "csv", *quiet)
     assert len(since.out.splitlines()) == 11
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        ("fetch", "--timeout", "2ms"), ("tail", "--timeout", "0.3s"),
+        ("gather", "--kind", "scan", "--timeout", "1m"), ("export", "-"),
+    ],
+)  # fmt: skip
+def test_every_read_begins_where_from_says(wings: Wings, topic: str, read: Sequence[str]) -> None:
+    command, *options = read
+
+    def delays(*more: object) -> list[int]:
+        out = wings(command, topic, *options, "--format", "jsonl", *more).out
+        return sorted(json.loads(line)["delay (min)"] for line in out.splitlines())
+
+    lax = delays("--from", "earliest", "--partition", "LAX")
+    assert delays("--from", -2, "--partition", "LAX") == lax[-2:]
+    assert delays("--from", -100, "--partition", "LAX") == lax
+    assert delays("--from", 3, "--partition", "LAX") == lax[3:]
+    assert delays("--from", "2020-01-01T00:00:00Z", "--partition", "LAX") == lax
+    jfk = delays("--from", "earliest", "--partition", "JFK")
+    assert delays("--from", -2) == sorted([*lax[-2:], *jfk[-2:]])
 
 
 def test_tail_survives_a_restart_and_sees_new_partitions(tmp_path: Path) -> None:

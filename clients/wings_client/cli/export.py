@@ -25,7 +25,7 @@ from wings_client.cli.options import (
     grouped,
 )
 from wings_client.cli.output import parquet_writer, progress_line, stream_writer
-from wings_client.cli.values import Offset, parse_offset, parse_partition
+from wings_client.cli.values import Offset, parse_offset, parse_partition, start_of
 from wings_core.errors import InvalidArgument
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -55,9 +55,11 @@ class RangeOptions:
     offset: Annotated[
         str,
         typer.Option(
-            metavar="N",
-            help="Start in each partition: a number, earliest, or a time like "
-            "2026-11-20T12:00:00Z.",
+            "--from",
+            "--offset",
+            metavar="WHERE",
+            help="Start in each partition: an offset, earliest, latest, a time like "
+            "2026-11-20T12:00:00Z, or -100 for the last hundred.",
         ),
     ] = "earliest"
     end: Annotated[
@@ -91,7 +93,7 @@ def export(
 
     $ wings export orders orders.parquet
 
-    $ wings export orders - --format jsonl --offset 2026-11-20T00:00:00Z --end 2026-11-21T00:00:00Z
+    $ wings export orders - --format jsonl --from 2026-11-20T00:00:00Z --end 2026-11-21T00:00:00Z
     """
     wanted = _format(file, file_format)
     begin = parse_offset(wanted_range.offset)
@@ -100,7 +102,12 @@ def export(
         raise typer.BadParameter("parquet is binary: give a file", param_hint="FILE")
     with connected(endpoint, topic) as client:
         found = client.topic(topic)
+        one = wanted_range.partition is not None or found.partition_key is None
+        value = parse_partition(wanted_range.partition, found) if one else None
+        begin = start_of(client, found, begin, value, many=not one)
         options = {**reading.arguments(found.schema), "offset": begin}
+        if isinstance(begin, dict):
+            options |= {"partitions": list(begin)} if begin else {"offset": "earliest"}
         readers = _readers(client, found, wanted_range.partition, finish, options)
         with _target(file, force=force) as sink:
             written = _write(sink, wanted, readers, is_stream=file == STANDARD_OUTPUT)
@@ -139,7 +146,8 @@ def _readers(
     if not ends:
         yield client.scan(topic, **options)  # For the schema.
     for each, at in ends.items():
-        yield client.scan(topic, partitions=[each], end_offset=at, **options)
+        options["partitions"] = [each]
+        yield client.scan(topic, end_offset=at, **options)
 
 
 def _write(

@@ -24,12 +24,14 @@ from wings_client.cli.options import (
 from wings_client.cli.output import check_output, write_all
 from wings_client.cli.values import (
     Offset,
+    duration,
     one_line,
     parse_offset,
     parse_partition,
     partition_text,
     printable,
     seconds_of,
+    start_of,
 )
 from wings_core.arrow_types import fields_of
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError, error_from_json
@@ -179,15 +181,21 @@ class FetchOptions(ReadingOptions):
     offset: Annotated[
         str,
         typer.Option(
-            metavar="N",
-            help="Start: a number; over Flight also earliest, latest, or a time like "
-            "2026-11-20T12:00:00Z.",
+            "--from",
+            "--offset",
+            metavar="WHERE",
+            help="Start: an offset; over Flight also earliest, latest, a time like "
+            "2026-11-20T12:00:00Z, or -100 for the last hundred of each partition.",
         ),
     ]
     partition: PartitionOption = None
     timeout: Annotated[
-        int | None,
-        typer.Option(metavar="MS", min=0, help="Longest wait in milliseconds. Default: 500."),
+        float | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=duration("ms"),
+            help="Longest wait, like 30s. Default: 500ms.",
+        ),
     ] = None
     min_messages: Annotated[
         int | None, typer.Option(metavar="N", help="Messages to wait for. Default: 1.")
@@ -210,7 +218,7 @@ def fetch(
     Prints the topic as you named it, the partition, the offsets of the first and the last message,
     and the messages:
 
-        $ wings fetch flights --partition JFK --offset 0 --max-messages 2
+        $ wings fetch flights --partition JFK --from 0 --max-messages 2
 
         Topic: flights, Partition: JFK, Start: 0, End: 1
 
@@ -223,7 +231,7 @@ def fetch(
     `--format json` (one array), `csv` and `arrow` (an IPC stream) write only data to standard
     output, and failures to standard error:
 
-        $ wings fetch flights --partition JFK --offset 0 --format json | jq '.[0]'
+        $ wings fetch flights --partition JFK --from -100 --format json | jq '.[0]'
 
     Over HTTP, it reads all columns and rows of one partition, from an offset that is a number.
     """
@@ -274,7 +282,7 @@ def _over_flight(
         result = client.fetch(
             topic,
             partition,
-            offset=offset,
+            offset=start_of(client, topic, offset, partition, many=many),
             timeout=seconds_of(options.timeout),
             min_messages=options.min_messages,
             max_messages=options.max_messages,
@@ -312,10 +320,10 @@ def _over_http(
             "--columns, --filter and --system-columns need Arrow Flight: give grpc://HOST:PORT",
             param_hint="--endpoint",
         )
-    if not isinstance(offset, int):
-        raise typer.BadParameter("over HTTP an offset must be a number", param_hint="--offset")
+    if not isinstance(offset, int) or offset < 0:
+        raise typer.BadParameter("over HTTP it must be an offset", param_hint="--from")
     limits = {
-        "timeout_ms": None if options.timeout is None else max(2, options.timeout),
+        "timeout_ms": None if options.timeout is None else max(2, round(options.timeout)),
         "min_messages": options.min_messages,
         "max_messages": options.max_messages,
     }

@@ -30,6 +30,7 @@ from wings_client.cli.values import (
     parse_start,
     partition_text,
     seconds_of,
+    start_of,
 )
 from wings_core.contracts.reads import ReadOptions
 from wings_core.contracts.sql import LiveBody
@@ -113,8 +114,8 @@ def tail(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest, an offset, or a time like 2026-11-20T12:00:00Z. Later "
-            "partitions are shown from their start.",
+            help="earliest, latest, an offset, a time like 2026-11-20T12:00:00Z, or -100 for the "
+            "last hundred of each partition. Later partitions are shown from their start.",
         ),
     ] = "latest",
     shown: FollowingOptions,
@@ -198,6 +199,10 @@ def _starts(
     """Return the start offset of each partition, where it is not the log's start."""
     if offset == "earliest":
         return {}
+    if isinstance(offset, int) and offset < 0:
+        found = start_of(client, topic, offset, None, many=True)
+        assert isinstance(found, dict)
+        return found if fixed is None else {value: found.get(value, 0) for value in fixed}
     if fixed is not None:
         return {value: client.resolve_offset(topic, offset, value) for value in fixed}
     states = {state.partition: state for state in client.partitions(topic)}

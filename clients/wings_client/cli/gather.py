@@ -10,7 +10,7 @@ import pyarrow as pa
 import typer
 from rich.progress import Progress, TextColumn
 
-from wings_client import Topic
+from wings_client import Client, Topic
 from wings_client.cli.endpoint import connected, is_absent, short_name
 from wings_client.cli.options import (
     DEFAULT,
@@ -28,12 +28,14 @@ from wings_client.cli.output import (
 from wings_client.cli.values import (
     Offset,
     count_of,
+    duration,
     one_line,
     parse_offset,
     parse_partition,
     partition_text,
     printable,
     seconds_of,
+    start_of,
 )
 from wings_client.gather import EMPTY, Gather, GatherEnd, GatherReason, Reply, Request, Sentinel
 from wings_core.contracts.reads import ALL
@@ -171,7 +173,11 @@ class GatherOptions(ReadingOptions):
     offset: Annotated[
         str,
         typer.Option(
-            metavar="WHERE", help="earliest, latest, a number, or a time like 2026-11-20T12:00:00Z."
+            "--from",
+            "--offset",
+            metavar="WHERE",
+            help="earliest, latest, an offset, a time like 2026-11-20T12:00:00Z, or -100 for the "
+            "last hundred of each partition.",
         ),
     ] = "earliest"
     kind: Annotated[
@@ -179,15 +185,19 @@ class GatherOptions(ReadingOptions):
         typer.Option(help="fetch waits for messages, scan does not, follow never ends."),
     ] = "fetch"
     timeout: Annotated[
-        int | None,
-        typer.Option(metavar="MS", min=1, help="Total milliseconds to wait. Default: 30000."),
+        float | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=duration("ms", 1),
+            help="Longest total wait. Default: 30s.",
+        ),
     ] = None
     stall_timeout: Annotated[
-        int | None,
+        float | None,
         typer.Option(
-            metavar="MS",
-            min=1,
-            help="End when no reply arrives for this many milliseconds, after the first.",
+            metavar="DURATION",
+            parser=duration("ms", 1),
+            help="End when no reply arrives for this long, after the first: 200ms.",
         ),
     ] = None
     max_replies: Annotated[
@@ -205,12 +215,13 @@ class GatherOptions(ReadingOptions):
         Literal["end", "continue"], typer.Option(help="Whether a failing source ends it.")
     ] = "end"
 
-    def request(self, topic: Topic, server: str | None, offset: Offset) -> Request:
+    def request(self, topic: Topic, server: str | None, client: Client, offset: Offset) -> Request:
         """Return the request to a topic.
 
         Args:
             topic: The topic.
             server: Its server; None for the client's.
+            client: Asked for the ends, if the offset counts from them.
             offset: The parsed offset.
 
         Raises:
@@ -224,13 +235,17 @@ class GatherOptions(ReadingOptions):
                     f"must include the sentinel {self.sentinel}", param_hint="--columns"
                 )
             arguments["columns"] = tuple(columns)
+        where = self._partitions(topic)
+        many = "partitions" in where
+        if server is not None and isinstance(offset, int) and offset < 0:
+            raise typer.BadParameter("counts from the end on one server alone", param_hint="--from")
         return Request(
             topic.name,
-            offset=offset,
+            offset=start_of(client, topic, offset, where.get("partition"), many=many),
             kind=self.kind,
             endpoint=server,
             **arguments,
-            **self._partitions(topic),
+            **where,
         )
 
     def _partitions(self, topic: Topic) -> dict[str, Any]:
@@ -283,7 +298,7 @@ def gather(
         described = [client.topic(name) for name in topics]
         _check_one_schema(described, wanted_format)
         requests = [
-            options.request(topic, None if server == servers[0] else server, where)
+            options.request(topic, None if server == servers[0] else server, client, where)
             for server in servers
             for topic in described
         ]

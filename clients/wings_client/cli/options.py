@@ -16,7 +16,7 @@ import typer
 
 from wings_client import Topic
 from wings_client.cli.output import Format
-from wings_client.cli.values import chosen_columns, one_partition, seconds_of
+from wings_client.cli.values import chosen_columns, duration, one_partition, seconds_of
 from wings_core.names import DEFAULT_NAMESPACE
 
 DEFAULT = "grpc://127.0.0.1:7777"
@@ -83,11 +83,11 @@ FormatOption = Annotated[
     typer.Option("--format", help="table for people; the others write only data."),
 ]
 IdleOption = Annotated[
-    int | None,
+    float | None,
     typer.Option(
-        metavar="MS",
-        min=1,
-        help="End after this many milliseconds without a message. Default: never.",
+        metavar="DURATION",
+        parser=duration("ms", 1),
+        help="End after this long without a message: 500ms, 30s, 2h. Default: never.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

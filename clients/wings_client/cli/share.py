@@ -37,6 +37,7 @@ from wings_client.cli.values import (
     NO_PARTITIONS,
     chosen_columns,
     count_of,
+    duration,
     one_partition,
     parse_offset,
     parse_start,
@@ -51,7 +52,12 @@ class ShareGroupOptions:
 
     lock_duration_ms: Annotated[
         float | None,
-        typer.Option("--lock", metavar="SECONDS", help="Lock duration: 1 to 43200. Default: 30."),
+        typer.Option(
+            "--lock",
+            metavar="DURATION",
+            parser=duration("s"),
+            help="Lock duration: 1s to 12h. Default: 30s.",
+        ),
     ] = None
     delivery_limit: Annotated[
         int | None,

@@ -24,7 +24,7 @@ from wings_client.cli.options import (
     TopicArgument,
     grouped,
 )
-from wings_client.cli.values import counts_text, partition_text
+from wings_client.cli.values import counts_text, duration, partition_text
 from wings_core.json_rows import encode_lines
 from wings_core.partitions import JsonScalar
 
@@ -116,14 +116,16 @@ class CommandOptions:
     backoff: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS",
-            min=0,
-            max=43_200,
+            metavar="DURATION",
+            parser=duration("s", most=43_200),
             help="Delay before a failed message is delivered again, doubled each time.",
         ),
     ] = 1.0
     backoff_max: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, max=43_200, help="Greatest such delay.")
+        float,
+        typer.Option(
+            metavar="DURATION", parser=duration("s", most=43_200), help="Greatest such delay."
+        ),
     ] = 300.0
     each: Annotated[
         Literal["row", "batch"],
@@ -145,8 +147,8 @@ class CommandOptions:
         float | None,
         typer.Option(
             "--renew",
-            metavar="SECONDS",
-            min=0,
+            metavar="DURATION",
+            parser=duration("s"),
             help="Time for which locks are renewed, after which a hanging command loses its "
             "messages. Default: until it ends.",
         ),

@@ -8,7 +8,7 @@ import typer
 from wings_client.cli.endpoint import connected
 from wings_client.cli.options import DEFAULT, EndpointOption
 from wings_client.cli.output import SqlFormat, check_output, statement_progress, write_rows
-from wings_client.cli.values import seconds_of
+from wings_client.cli.values import duration, seconds_of
 
 
 def sql(
@@ -34,11 +34,11 @@ def sql(
         typer.Option(metavar="tenants/T/namespaces/N", help="Namespace of unqualified tables."),
     ] = None,
     timeout: Annotated[
-        int | None,
+        float | None,
         typer.Option(
-            metavar="MS",
-            min=1,
-            help="Timeout of the statement; with --follow, of the wait for a row.",
+            metavar="DURATION",
+            parser=duration("ms", 1),
+            help="Timeout of the statement, like 30s; with --follow, of the wait for a row.",
         ),
     ] = None,
     wanted_format: Annotated[

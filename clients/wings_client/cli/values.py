@@ -2,8 +2,9 @@
 
 import csv
 import json
+import math
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 import typer
 
-from wings_client import PartitionState, Topic
+from wings_client import Client, PartitionState, Topic
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.partitions import JsonScalar, partition_of
@@ -74,7 +75,7 @@ def one_partition(text: str | None, topic: Topic) -> JsonScalar:
     return None if text is None else parse_partition(text, topic)
 
 
-def seconds_of(milliseconds: int | None) -> float | None:
+def seconds_of(milliseconds: float | None) -> float | None:
     """Return an option's milliseconds in seconds; None where it is not given."""
     return None if milliseconds is None else milliseconds / 1000
 
@@ -91,6 +92,8 @@ def partition_text(value: JsonScalar) -> str:
 def parse_offset(text: str) -> Offset:
     """Parse an offset: a number, `earliest`, `latest`, or a time with a zone.
 
+    A negative number counts from the end; see `start_of`.
+
     Raises:
         typer.BadParameter: The text is none of these.
     """
@@ -105,6 +108,57 @@ def parse_offset(text: str) -> Offset:
             f"{text!r:.80} is not an offset: expected a number, earliest, latest, or a time with a "
             "zone, like 2026-11-20T12:00:00Z"
         ) from None
+
+
+def start_of(
+    client: Client, topic: Topic, offset: Offset, partition: JsonScalar, *, many: bool
+) -> Offset | dict[JsonScalar, int]:
+    """Return the start of a read, with a negative number resolved from the end of each partition.
+
+    Args:
+        client: Asked for the ends, if the offset is a negative number.
+        topic: The topic.
+        offset: The parsed offset.
+        partition: The partition of a read of one.
+        many: Whether it reads many partitions.
+    """
+    if not isinstance(offset, int) or offset >= 0:
+        return offset
+    starts = {
+        state.partition: max(state.log_start_offset, state.next_offset + offset)
+        for state in client.partitions(topic)
+    }
+    return starts if many else starts.get(partition, 0)
+
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(rf"([0-9]+(?:[.][0-9]+)?)({'|'.join(_UNITS_MS)})?")
+
+
+def duration(
+    unit: Literal["ms", "s"], least: float = 0, most: float = math.inf
+) -> Callable[[str], float]:
+    """Return a parser of durations like `500ms`, `30s` or `2h`, in a unit.
+
+    Args:
+        unit: The unit of the result, and of a plain number.
+        least: The least duration, in that unit.
+        most: The greatest duration, in that unit.
+    """
+
+    def parse(text: str) -> float:
+        found = _DURATION.fullmatch(str(text))
+        if found is None:
+            raise typer.BadParameter(
+                f"{text!r:.80} is not a duration: expected a number with ms, s, m, h or d, like 30s"
+            )
+        value = float(found[1]) * _UNITS_MS[found[2] or unit] / _UNITS_MS[unit]
+        if not least <= value <= most:
+            bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+            raise typer.BadParameter(f"{text:.80} is not {bounds} {unit}")
+        return round(value) if unit == "ms" else value
+
+    return parse
 
 
 def parse_start(text: str, option: str = "--from") -> Literal["earliest", "latest"] | datetime:

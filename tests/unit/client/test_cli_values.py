@@ -10,6 +10,7 @@ from wings_client import Topic
 from wings_client.cli.endpoint import Endpoint
 from wings_client.cli.values import (
     chosen_columns,
+    duration,
     parse_fields,
     parse_offset,
     parse_partition,
@@ -72,6 +73,19 @@ def test_offsets_are_numbers_words_or_times() -> None:
     for text in ("first", "1.5", "2026-11-20", "2026-11-20T12:00:00", ""):
         with pytest.raises(typer.BadParameter, match="expected a number"):
             parse_offset(text)
+
+
+def test_durations_have_units_and_bounds() -> None:
+    parsed = [duration("ms")(text) for text in ("20", "20ms", "1.5s", "2m", "2min", "1h", "1d")]
+    assert parsed == [20, 20, 1_500, 120_000, 120_000, 3_600_000, 86_400_000]
+    assert [duration("s")(text) for text in ("0.5", "500ms", "2h")] == [0.5, 0.5, 7_200]
+    for text in ("", "-1", "1 s", "s", "1y", "1e3", "half"):
+        with pytest.raises(typer.BadParameter, match="not a duration: expected a number with ms"):
+            duration("ms")(text)
+    with pytest.raises(typer.BadParameter, match="0s is not at least 1 ms"):
+        duration("ms", 1)("0s")
+    with pytest.raises(typer.BadParameter, match="1d is not 0 to 43200 s"):
+        duration("s", most=43_200)("1d")
 
 
 def test_columns_are_names_and_arrow_s_types() -> None:
