@@ -698,6 +698,25 @@ def test_every_read_begins_where_from_says(wings: Wings, topic: str, read: Seque
     assert delays("--from", -2) == sorted([*lax[-2:], *jfk[-2:]])
 
 
+def test_consumers_namespaces_and_nodes_are_listed(
+    wings: Wings, topic: str, server: RunningServer
+) -> None:
+    name = f"reader-{topic}"
+    with wings_client.connect(server.flight) as client:
+        client.commit_offsets(name, topic, {"JFK": 2, "LAX": 4})
+    (line,) = [each for each in wings("consumer", "list").out.splitlines() if name in each]
+    assert [each.strip() for each in line.split("│")][:3] == [name, topic, "4"]
+    *table, summary = wings("consumer", "describe", name).out.splitlines()
+    rows = [[each.strip() for each in line.split("│")][1:5] for line in table[2:]]
+    assert rows == [["JFK", "2", "5", "3"], ["LAX", "4", "5", "1"]]
+    assert summary == "4 messages behind in 2 partitions"
+    missing = wings("consumer", "describe", "nobody")
+    assert (missing.status, missing.err) == (1, "wings: no consumer nobody has committed offsets\n")
+    assert "tenants/default/namespaces/default" in wings("namespace", "list").out
+    (shown,) = wings("node", "list").out.splitlines()[2:]
+    assert shown.startswith(server.flight)
+
+
 def test_tail_survives_a_restart_and_sees_new_partitions(tmp_path: Path) -> None:
     with (
         held_address() as address,

@@ -40,7 +40,11 @@ LISTED = {
     ),
     "tail": Listed("Data", "Show the messages of all partitions of a topic as they arrive."),
     "share": Listed("Queue", "Share a topic among workers, as a queue."),
+    "consumer": Listed(
+        "Admin", "Look at named consumers: how far each is behind, groups included."
+    ),
     "group": Listed("Admin", "Look at consumer groups, and reset them."),
+    "namespace": Listed("Admin", "Look at namespaces."),
     "token": Listed("Admin", "Create, alter, list and revoke the tokens that callers present."),
     "topic": Listed("Admin", "Create, list, describe, alter and delete topics."),
     "backup": Listed(
@@ -61,6 +65,7 @@ LISTED = {
         "Delete expired messages and move old ones now, by the topics' configuration.",
     ),
     "metadata": Listed("Operate", "The metadata of several nodes, as a service."),
+    "node": Listed("Operate", "Look at nodes."),
     "repair": Listed(
         "Operate",
         "Rebuild a damaged data directory as a new one, as far as possible; list the losses.",
