@@ -717,6 +717,24 @@ def test_consumers_namespaces_and_nodes_are_listed(
     assert shown.startswith(server.flight)
 
 
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(wings: Wings, topic: str) -> None:
+    assert wings("share", "create", "g", topic, "--dlq", f"{topic}-dead").status == 0
+    full = f"tenants/default/namespaces/default/topics/{topic}"
+    for arguments, said in (
+        (("share", "seek", "g", topic, "--to", "earliest"), f"would move g of {full} to earliest"),
+        (("share", "purge", "g", topic), f"would drop what g of {full} has not finished"),
+        (("share", "delete", "g", topic), f"would delete g of {full}, 0 messages behind"),
+        (
+            ("share", "dlq", "redrive", f"{topic}-dead", "--filter", "reason = 'rejected'"),
+            f"would send back 0 dead letters of {topic}-dead, those with reason = 'rejected'",
+        ),
+        (("topic", "delete", topic), f"would delete {full} with 10 messages"),
+        (("token", "revoke", "nobody"), "would revoke the token nobody"),
+    ):
+        assert wings(*arguments, "--dry-run") == (0, f"{said}\n", "")
+    assert wings("share", "describe", "g", topic).out.splitlines()[-1].startswith("0 messages")
+
+
 def test_tail_survives_a_restart_and_sees_new_partitions(tmp_path: Path) -> None:
     with (
         held_address() as address,

@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 from wings_client._backup import take_backup
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected_transport
-from wings_client.cli.options import DEFAULT, EndpointOption
+from wings_client.cli.options import DEFAULT, DryRunOption, EndpointOption, YesOption, goes_on
 from wings_client.cli.output import progress_line
 from wings_client.cli.values import count_of
 from wings_core.backup.repository import Manifest, Repository
@@ -98,12 +98,20 @@ def verify(
 def prune(
     dest: DestArgument,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Number of newest backups to keep.")],
+    *,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Delete all backups but the newest, and the data that only they need.
 
-    Do not run it during a backup to the same place, which would lose data that it has copied.
+    Do not run it during a backup to the same place, which would lose data that it has copied. Asks
+    for confirmation on a terminal.
     """
-    deleted, freed = Repository.open(dest).prune(keep)
+    repository = Repository.open(dest)
+    names = ", ".join(repository.manifests()[:-keep]) or "no backup"
+    if not goes_on(f"Delete {names}", yes=yes, dry_run=dry_run):
+        return
+    deleted, freed = repository.prune(keep)
     typer.echo(f"{deleted:,} backups deleted, {freed:,} bytes freed")
 
 

@@ -11,9 +11,11 @@ from wings_client.cli.options import (
     DEFAULT,
     PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
+    DryRunOption,
     EndpointOption,
     TopicArgument,
     YesOption,
+    goes_on,
     require_terminal,
 )
 from wings_client.cli.tables import print_table
@@ -123,6 +125,7 @@ def reset(
         str, typer.Option(metavar="WHERE", help="earliest, latest, or a time.", show_default=False)
     ],
     yes: YesOption = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Set where a consumer group without members reads on in a topic.
@@ -132,11 +135,11 @@ def reset(
         $ wings group reset alerts flights --to 2026-11-20T12:00:00Z --yes
     """
     where = parse_start(to, "--to")
-    require_terminal(yes, "reset the group")
+    require_terminal(yes or dry_run, "reset the group")
     with connected(endpoint, topic) as client:
-        if not yes:
-            found = client.consumer_group(group)
-            typer.confirm(f"Reset {group} to {to}? Now: {_summary(found)}", abort=True)
+        now = "" if yes and not dry_run else f" (now {_summary(client.consumer_group(group))})"
+        if not goes_on(f"Reset {group} to {to}{now}", yes=yes, dry_run=dry_run):
+            return
         offsets = client.reset_consumer_group(group, topic, where)
     typer.echo(f"{group} reads on at {to} in {count_of(len(offsets), 'partition')}")
 

@@ -91,6 +91,9 @@ IdleOption = Annotated[
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what would be done, and change nothing.")
+]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")]
 
 
@@ -167,6 +170,24 @@ class MemberOptions:
             "partition": one_partition(self.partition, topic),
             "timeout": seconds_of(self.timeout),
         }
+
+
+def goes_on(question: str, *, yes: bool, dry_run: bool) -> bool:
+    """Return whether to change something: asks at a terminal, says what it is with `--dry-run`.
+
+    Args:
+        question: Sentence without its mark, such as `Delete t with 3 messages`.
+        yes: True where `--yes` is given.
+        dry_run: True where `--dry-run` is given.
+
+    Raises:
+        typer.Abort: The answer was no.
+    """
+    if dry_run:
+        typer.echo(f"would {question[0].lower()}{question[1:]}")
+    elif not yes and sys.stdin.isatty():
+        typer.confirm(f"{question}?", abort=True)
+    return not dry_run
 
 
 def require_terminal(yes: bool, done: str) -> None:

@@ -17,6 +17,7 @@ from wings_client.cli.options import (
     PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
     ColumnsOption,
+    DryRunOption,
     EndpointOption,
     FormatOption,
     GroupArgument,
@@ -26,6 +27,7 @@ from wings_client.cli.options import (
     SystemColumnsOption,
     TopicArgument,
     YesOption,
+    goes_on,
     grouped,
     require_terminal,
 )
@@ -268,15 +270,21 @@ def seek(
         typer.Option(metavar="WHERE", help="earliest, latest, a time, or an offset."),
     ],
     partition: PartitionOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Move a share group to a position, forwards or backwards; held messages are released.
 
-    $ wings share seek billing orders --to 2026-11-20T12:00:00Z
+    Asks for confirmation on a terminal.
+
+        $ wings share seek billing orders --to 2026-11-20T12:00:00Z
     """
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
         only = one_partition(partition, described)
+        if not goes_on(f"Move {group} of {described.name} to {to}", yes=yes, dry_run=dry_run):
+            return
         moved = client.seek_share_group(group, described, parse_offset(to), partition=only)
     typer.echo(summary(moved))
 
@@ -288,6 +296,7 @@ def purge(
     *,
     partition: PartitionOption = None,
     yes: YesOption = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Drop all messages that a share group has not finished; the topic keeps them.
@@ -296,12 +305,13 @@ def purge(
 
         $ wings share purge billing orders --yes
     """
-    require_terminal(yes, "drop the messages")
+    require_terminal(yes or dry_run, "drop the messages")
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
         only = one_partition(partition, described)
-        if not yes:
-            typer.confirm(f"Drop what {group} of {described.name} has not finished?", abort=True)
+        question = f"Drop what {group} of {described.name} has not finished"
+        if not goes_on(question, yes=yes, dry_run=dry_run):
+            return
         purged = client.purge_share_group(group, described, partition=only)
     typer.echo(f"{purged:,} messages are dropped")
 
@@ -378,6 +388,7 @@ def delete(
     topic: TopicArgument,
     *,
     yes: YesOption = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Delete a share group; the topic and its messages stay.
@@ -386,12 +397,12 @@ def delete(
 
         $ wings share delete billing orders --yes
     """
-    require_terminal(yes, "delete the group and its progress")
+    require_terminal(yes or dry_run, "delete the group and its progress")
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
-        if not yes:
-            lag = f"{lag_of(found):,} messages behind"
-            typer.confirm(f"Delete {group} of {found.topic}, {lag}?", abort=True)
+        question = f"Delete {group} of {found.topic}, {lag_of(found):,} messages behind"
+        if not goes_on(question, yes=yes, dry_run=dry_run):
+            return
         client.delete_share_group(group, topic)
     typer.echo(f"{group} of {short_name(found.topic)} is deleted")
 

@@ -13,9 +13,12 @@ from wings_client.cli.endpoint import connected, short_name
 from wings_client.cli.options import (
     DEFAULT,
     ColumnsOption,
+    DryRunOption,
     EndpointOption,
     FilterOption,
     FormatOption,
+    YesOption,
+    goes_on,
 )
 from wings_client.cli.output import check_output, write_all
 from wings_client.cli.tables import print_table
@@ -123,15 +126,24 @@ def redrive(
         float | None,
         typer.Option(metavar="N", help="Approximate letters per second. Default: no limit."),
     ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Send dead letters back to their topics of origin, or to another, each once.
 
         $ wings share dlq redrive orders-dead --filter "error = 'timeout'" --rate 100
 
-    A letter that was sent to a topic before is not sent there again.
+    A letter that was sent to a topic before is not sent there again. Asks for confirmation on a
+    terminal.
     """
     with connected(endpoint, dlq_topic) as client:
+        # Only looked up to be shown: to redrive needs no right to read them.
+        count = f"{messages_in(client.partitions(dlq_topic)):,}" if dry_run else "the"
+        which = "" if predicate is None else f", those with {predicate}"
+        question = f"Send back {count} dead letters of {dlq_topic}{which}"
+        if not goes_on(question, yes=yes, dry_run=dry_run):
+            return
         done = client.redrive(
             dlq_topic, filter=predicate, max_messages=max_messages, to=to, rate=rate
         )

@@ -9,7 +9,7 @@ import typer
 from wings_client._messages import build
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected_transport
-from wings_client.cli.options import DEFAULT, EndpointOption
+from wings_client.cli.options import DEFAULT, DryRunOption, EndpointOption, YesOption, goes_on
 from wings_client.cli.tables import print_table
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
@@ -107,8 +107,19 @@ def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
 
 
 @app.command()
-def revoke(name: NameArgument, endpoint: EndpointOption = DEFAULT) -> None:
-    """Revoke a token: within five seconds it is rejected everywhere, and its open streams end."""
+def revoke(
+    name: NameArgument,
+    *,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Revoke a token: within five seconds it is rejected everywhere, and its open streams end.
+
+    Asks for confirmation on a terminal.
+    """
+    if not goes_on(f"Revoke the token {name}", yes=yes, dry_run=dry_run):
+        return
     _act(endpoint, "token-revoke", TokenRevoke(name=name))
     sys.stderr.write(f"revoked {name}\n")
 

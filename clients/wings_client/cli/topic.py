@@ -16,10 +16,12 @@ from wings_client.cli.options import (
     DEFAULT,
     PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
+    DryRunOption,
     EndpointOption,
     NamespaceOption,
     TopicArgument,
     YesOption,
+    goes_on,
     grouped,
     require_terminal,
 )
@@ -295,6 +297,7 @@ def delete(
     name: TopicArgument,
     *,
     yes: YesOption = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Delete a topic with all its messages.
@@ -303,12 +306,13 @@ def delete(
 
         $ wings topic delete flights --yes
     """
-    require_terminal(yes, "delete the topic and its messages")
+    require_terminal(yes or dry_run, "delete the topic and its messages")
     with connected(endpoint, name) as client:
         topic = client.topic(name)
-        if not yes:
-            rows = messages_in(client.partitions(topic))
-            typer.confirm(f"Delete {topic.name} with {rows:,} messages?", abort=True)
+        rows = 0 if yes and not dry_run else messages_in(client.partitions(topic))
+        question = f"Delete {topic.name} with {rows:,} messages"
+        if not goes_on(question, yes=yes, dry_run=dry_run):
+            return
         client.delete_topic(topic)
     typer.echo(f"{short_name(topic.name)} is deleted")
 
