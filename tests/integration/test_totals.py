@@ -178,6 +178,9 @@ def test_messages_that_are_gone_are_no_lag(
     assert found["topics"][0]["lag"] == 1 + 3
     lags: dict[str, list[dict[str, object]]] = act(http, "consumer-lag", consumer=reader)
     assert [(each["partition"], each["lag"]) for each in lags["partitions"]] == [("b", 3), ("a", 1)]
+    lines = http.get("/metrics").text.splitlines()
+    named = (each for each in lines if each.startswith("wings_consumer_lag") and reader in each)
+    assert sorted(each.rpartition(" ")[2] for each in named) == ["1.0", "3.0"]
     offsets[0]["offset"] = 5
     refused = http.post("/v1/actions/commit-offsets", json={"consumer": reader, "offsets": offsets})
     assert (refused.status_code, refused.json()["code"]) == (416, "OFFSET_OUT_OF_RANGE")
