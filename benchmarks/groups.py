@@ -115,24 +115,27 @@ def _read_rate(server: ServerProcess, members: int) -> float:
 
     command = [sys.executable, "-c", READER, server.flight, name]
     command += ["group" if members else "alone", str(SLOTS)]
-    with wings_client.connect(server.flight, timeout=300) as client, ExitStack() as stack:
+    with wings_client.connect(server.flight, timeout=300) as client:
         topic = client.create_topic(name, {"key": "int64", "n": "int64"}, "key")
         with client.stage(topic, name, batch_rows=ROWS_PUSHED) as stage:
             numbers = np.arange(ROWS_PUSHED)
             keys = pa.array(numbers // (ROWS_PUSHED // PARTITIONS + 1))
             for first in range(0, ROWS, ROWS_PUSHED):
                 stage.write(pa.table({"key": keys, "n": pa.array(numbers + first)}))
-        for member in range(max(1, members)):
-            process = stack.enter_context(
-                subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            )
-            stack.callback(process.terminate)
-            threading.Thread(target=hear, args=(process.stdout, member)).start()
-        share.settled.wait()
-        started = time.perf_counter()
-        client.publish(name, 0, [name])
-        done.wait()
-        seconds = time.perf_counter() - started
+        with ExitStack() as stack:
+            for member in range(max(1, members)):
+                process = stack.enter_context(
+                    subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+                )
+                thread = threading.Thread(target=hear, args=(process.stdout, member))
+                thread.start()
+                stack.callback(thread.join)
+                stack.callback(process.terminate)
+            share.settled.wait()
+            started = time.perf_counter()
+            client.publish(name, 0, [name])
+            done.wait()
+            seconds = time.perf_counter() - started
         client.delete_topic(topic)
     assert left == 0, "a row was read twice"
     return ROWS / seconds / 1e6
