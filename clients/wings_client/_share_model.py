@@ -149,8 +149,8 @@ class Delivery(BatchViews):
     in_order: bool = False
     """Whether the group is ordered, so that what follows in the partition waits for this."""
     is_last: bool = False
-    """Whether it is the last by the group's limit when the stream began, so that messages that are
-    released become dead letters; False where no stream tells."""
+    """Whether the delivery is the last by the group's limit when the stream began, so that messages
+    that are released become dead letters; False where no stream tells."""
     traces: Sequence[Mapping[str, str]] = ()
     """The W3C headers of the spans in which its messages were pushed, those that the server knows:
     for links of OpenTelemetry."""

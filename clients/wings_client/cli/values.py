@@ -120,7 +120,7 @@ def start_of(
         topic: The topic.
         offset: The parsed offset.
         partition: The partition of a read of one.
-        many: Whether it reads many partitions.
+        many: True: the read is of many partitions.
     """
     if not isinstance(offset, int) or offset >= 0:
         return offset

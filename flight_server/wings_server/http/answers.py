@@ -92,7 +92,7 @@ class NeedDescription(_Answer):
 
 
 class HealthDescription(_Answer):
-    """What the caller may know of the state of the server."""
+    """State of the server, as far as the caller may know it."""
 
     version: str = Field(description="Version of the server.")
     tls: bool = Field(description="Whether the listeners use TLS.")
