@@ -41,6 +41,7 @@ DOCUMENTED = {
 _NAMESPACE = "v1_tenants__tenant__namespaces__namespace_"
 OPERATIONS = {
     "alter_topic_v1_tenants__tenant__namespaces__namespace__topics__topic__patch",
+    "health_v1_health_get",
     "healthz_healthz_get",
     "readyz_readyz_get",
     "metrics_metrics_get",
