@@ -21,7 +21,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 import wings_client
 from benchmarks.harness import Row, at_most, compare, cpu_seconds
