@@ -220,7 +220,7 @@ def _java_cpu(broker: Broker) -> float:
 def _consume(broker: Broker, topic: str, records: int, waiting: threading.Event) -> None:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": uuid4().hex})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    consumer.poll(0.3)  # It fetches from now on.
+    records -= len(consumer.consume(1, 0.3))  # It fetches from now on.
     waiting.set()
     while records > 0:
         records -= len(consumer.consume(10_000, 0.5))
