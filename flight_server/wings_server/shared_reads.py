@@ -241,6 +241,14 @@ class SharedRead(ABC, Generic[EntryType, AnswerType]):
         self._open(newest, again)
 
 
+def begun(
+    opened: Callable[[], SharedRead[Any, AnswerType]],
+) -> tuple[SharedRead[Any, AnswerType], AnswerType | None]:
+    """Open a read; return it and its answer, None where the caller is to wait by `answer_of`."""
+    read = opened()
+    return read, read.advance()
+
+
 async def answer_of(
     read: SharedRead[Any, AnswerType],
     wake: WaitingCall,

@@ -49,7 +49,6 @@ from wings_server.http.authentication import principal_of, push_quotas_of
 from wings_server.http.bodies import (
     AlterTopicBody,
     FetchBody,
-    FetchRequest,
     PushBody,
     ShareAcknowledgeBody,
     ShareAcquireBody,
@@ -58,13 +57,13 @@ from wings_server.http.bodies import (
 )
 from wings_server.http.documentation import described
 from wings_server.http.envelope import parse_push
-from wings_server.http.fetch import Answer, HttpFetch
+from wings_server.http.fetch import HttpFetch
 from wings_server.http.push import push, push_answer
 from wings_server.http.service import HttpService
 from wings_server.http.share import AcquirePoll
 from wings_server.http.sql import SqlAnswer, SqlEndpoint
 from wings_server.http.wire import Body, JsonAnswer
-from wings_server.shared_reads import answer_of
+from wings_server.shared_reads import answer_of, begun
 
 _BAD = HTTPStatus.BAD_REQUEST
 _NOT_FOUND = HTTPStatus.NOT_FOUND
@@ -132,8 +131,9 @@ class _Api:
                 service.gate.allow(principal_of(request), "read", str(topic))
             deadline = Deadline(arrived + asked.body.timeout_ms / 1000)
             service.metrics.fetch_begun("http")
-            poll, answer = await service.read(partial(_begin, service, asked, deadline))
-            del asked
+            opened = partial(HttpFetch, service.log, service.fetcher, asked, deadline)
+            poll, answer = await service.read(partial(begun, opened))
+            del asked, opened
             if answer is None:
                 waiting = service.waiting.one(request.receive, principal_of(request))
                 with waiting as wake:
@@ -207,13 +207,6 @@ class _Api:
                 await service.write(poll.release)
                 raise
             return answer
-
-
-def _begin(
-    service: HttpService, asked: FetchRequest, deadline: Deadline
-) -> tuple[HttpFetch, Answer | None]:
-    poll = HttpFetch(service.log, service.fetcher, asked, deadline)
-    return poll, poll.advance()
 
 
 def _begin_acquire(

@@ -30,7 +30,7 @@ from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import encode, records_of, sizes_of
 from wings_server.kafka.service import KafkaService, Result
-from wings_server.shared_reads import Entry, SharedRead, TopicEntries, answer_of
+from wings_server.shared_reads import Entry, SharedRead, TopicEntries, answer_of, begun
 from wings_server.waiting import WaitingCall
 
 TOPIC_IDS_FROM = 13
@@ -212,16 +212,10 @@ async def fetch(
         async with service.wire.answering():
             return await service.read(work)
 
-    poll, answer = await read(partial(_begin, service, principal, request, deadline))
+    opened = partial(KafkaFetch, service, principal, request, deadline)
+    poll, answer = await read(partial(begun, opened))
     if answer is not None:
         return answer
     with service.waiting.one(None, principal) as wake:
         waits(wake)
         return await answer_of(poll, wake, read)
-
-
-def _begin(
-    service: KafkaService, principal: Principal, request: Request, deadline: Deadline
-) -> tuple[KafkaFetch, bytes | None]:
-    poll = KafkaFetch(service, principal, request, deadline)
-    return poll, poll.advance()
