@@ -149,8 +149,9 @@ class ShareStream:
         self._is_begun = False
         """Whether the server has begun its side."""
         self._lock_seconds = LOCK_SECONDS_MIN
-        self._delivery_limit: int | None = None
         """The group's lock, as last told; without end, where the server's version tells none."""
+        self._delivery_limit: int | None = None
+        """The group's limit when the stream began; None: the server's version tells none."""
         self._said_at = 0.0
         """When something was last sent."""
         self._is_closing = False

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import typer
@@ -13,6 +13,7 @@ from wings_client._addresses import addresses_of
 from wings_client._client import TIMEOUT_SECONDS
 from wings_client._transport import Transport
 from wings_client.cli.access import current_access
+from wings_core.contracts.actions import ActionBody
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.suggestions import suggested
@@ -98,6 +99,19 @@ def connected_transport(
             yield client, transport
         except WingsError as error:
             raise explained(error, endpoint, topic, lambda: _names(client)) from error
+
+
+def act(endpoint: str, action: str, body: ActionBody, *, repeatable: bool = True) -> Any:
+    """Run an action that the client has no method for; returns its decoded result.
+
+    Args:
+        endpoint: The server's address.
+        action: The action's name.
+        body: The action's body.
+        repeatable: True: the action may be sent again where its answer is lost.
+    """
+    with connected_transport(endpoint) as (_, transport):
+        return transport.act(action, body, repeatable=repeatable)
 
 
 def is_absent(error: WingsError) -> bool:

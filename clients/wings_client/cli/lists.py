@@ -5,11 +5,11 @@ from typing import Annotated, Any
 import typer
 
 from wings_client.cli.app import MARKUP
-from wings_client.cli.endpoint import connected, connected_transport, short_name
+from wings_client.cli.endpoint import act, connected, connected_transport, short_name
 from wings_client.cli.options import DEFAULT, PARTITIONS_SHOWN_MAX, EndpointOption
 from wings_client.cli.tables import print_table
 from wings_client.cli.values import count_of, partition_text
-from wings_core.contracts.actions import ActionBody, ListNodes
+from wings_core.contracts.actions import ListNodes
 from wings_core.contracts.totals import CONSUMERS_MAX, ConsumerLag, ListConsumers
 from wings_core.errors import InvalidArgument
 
@@ -65,7 +65,7 @@ def describe(
     $ wings consumer describe alerts
     """
     body = ConsumerLag(consumer=name, limit=PARTITIONS_SHOWN_MAX)
-    found = _act(endpoint, "consumer-lag", body)
+    found = act(endpoint, "consumer-lag", body)
     if not found["topics"]:
         raise InvalidArgument(f"no consumer {name:.80} has committed offsets")
     print_table(
@@ -112,11 +112,6 @@ def list_nodes(*, endpoint: EndpointOption = DEFAULT) -> None:
         ("flight", "http", "kafka", "since"),
         (
             (each["flight"], each["http"] or "-", each["kafka"] or "-", each["since"] or "-")
-            for each in _act(endpoint, "list-nodes", ListNodes())
+            for each in act(endpoint, "list-nodes", ListNodes())
         ),
     )
-
-
-def _act(endpoint: str, action: str, body: ActionBody) -> Any:
-    with connected_transport(endpoint) as (_, transport):
-        return transport.act(action, body, repeatable=True)

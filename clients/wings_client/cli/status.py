@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from wings_client.cli.endpoint import connected_transport
+from wings_client.cli.endpoint import act
 from wings_client.cli.options import DEFAULT, EndpointOption
 from wings_client.cli.values import count_of, printable
 from wings_core.contracts.totals import HealthBody
@@ -31,8 +31,7 @@ def status(
 
         $ wings status --format json
     """
-    with connected_transport(endpoint) as (_, transport):
-        found: dict[str, Any] = transport.act("health", HealthBody(), repeatable=True)
+    found: dict[str, Any] = act(endpoint, "health", HealthBody())
     if wanted_format == "json":
         typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
         return

@@ -2,16 +2,15 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from wings_client._messages import build
 from wings_client.cli.app import MARKUP
-from wings_client.cli.endpoint import connected_transport
+from wings_client.cli.endpoint import act
 from wings_client.cli.options import DEFAULT, DryRunOption, EndpointOption, YesOption, goes_on
 from wings_client.cli.tables import print_table
-from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
 from wings_core.errors import InvalidArgument
 from wings_core.security.quotas import Quotas
@@ -70,7 +69,7 @@ def create(
         expires=expires,
         quotas=_quotas(quota),
     )
-    created = _act(endpoint, "token-create", body)
+    created = act(endpoint, "token-create", body, repeatable=False)
     sys.stderr.write(f"{created['name']}: {', '.join(created['grants'])}; keep what follows\n")
     typer.echo(created["token"])
 
@@ -84,14 +83,14 @@ def alter(
 ) -> None:
     """Replace all quotas of a token by the given ones, or by none, for future calls."""
     body = build(TokenAlter, InvalidArgument, "token", name=name, quotas=_quotas(quota))
-    altered = _act(endpoint, "token-alter", body)
+    altered = act(endpoint, "token-alter", body, repeatable=False)
     sys.stderr.write(f"{name}: {_shown(altered['quotas']) or 'no quotas'}\n")
 
 
 @app.command("list")
 def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
     """List all tokens, expired ones included, without their texts."""
-    found = _act(endpoint, "token-list", TokenList())
+    found = act(endpoint, "token-list", TokenList(), repeatable=False)
     print_table(
         ("name", "expires", "grants", "quotas"),
         (
@@ -120,7 +119,7 @@ def revoke(
     """
     if not goes_on(f"Revoke the token {name}", yes=yes, dry_run=dry_run):
         return
-    _act(endpoint, "token-revoke", TokenRevoke(name=name))
+    act(endpoint, "token-revoke", TokenRevoke(name=name), repeatable=False)
     sys.stderr.write(f"revoked {name}\n")
 
 
@@ -130,8 +129,3 @@ def _quotas(texts: list[str] | None) -> QuotasBody:
 
 def _shown(quotas: Mapping[str, int]) -> str:
     return " ".join(f"{name}={number}" for name, number in quotas.items())
-
-
-def _act(endpoint: str, action: str, body: ActionBody) -> Any:
-    with connected_transport(endpoint) as (_, transport):
-        return transport.act(action, body, repeatable=False)
