@@ -169,8 +169,7 @@ def ranges_metadata(
 
     Args:
         ranges: Partition, first and last offset (both inclusive) and number of rows of each range,
-            in
-            the order of the rows.
+            in the order of the rows.
         slots: Slot of the partition of each range; None: the read is not of slots.
     """
     ended = (

@@ -202,7 +202,7 @@ def _begins_at_once(ticket: AnyRead) -> bool:
     entries = ticket.partitions if isinstance(ticket.partitions, tuple) else ()
     # What is born after the request came is read from its first message, whatever these say.
     offsets = (ticket.offset, *[each.offset for each in entries])
-    if ticket.positions or ticket.consumer is not None:
+    if ticket.positions:
         return True
     return any(each not in (None, "earliest") for each in offsets)
 
