@@ -47,7 +47,6 @@ def run() -> Iterator[Row]:
             0.9,
             lambda: _read_rate(server, MEMBERS),
             lambda: _read_rate(server, 0),
-            runs=5,
         )
         yield at_most(
             f"partitions of a killed member are read again, session of {SESSION} s",

@@ -116,6 +116,15 @@ class SharedRead(ABC, Generic[EntryType, AnswerType]):
         """Read what is committed; return the answer, or None where the caller is to wait."""
         return self._answer() if self._read() or self._is_enough else None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was read so far."""
+        return self._bytes == 0
+
+    def ended(self) -> AnswerType:
+        """Return the answer with what was read so far."""
+        return self._answer()
+
     def watch(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
         """Call back on commits that are worth another `advance`; see `Fetcher.watch`."""
         return self._fetcher.watch([each.read for each in self._reads], callback)
@@ -241,12 +250,24 @@ class SharedRead(ABC, Generic[EntryType, AnswerType]):
         self._open(newest, again)
 
 
+ReadType = TypeVar("ReadType", bound=SharedRead[Any, Any])
+
+
 def begun(
-    opened: Callable[[], SharedRead[Any, AnswerType]],
-) -> tuple[SharedRead[Any, AnswerType], AnswerType | None]:
-    """Open a read; return it and its answer, None where the caller is to wait by `answer_of`."""
+    opened: Callable[[], ReadType], wake: WaitingCall, watch: ExitStack
+) -> tuple[ReadType, Any]:
+    """Open a read; return it and its answer, None where the caller is to wait by `answer_of`.
+
+    Args:
+        opened: Opens the read.
+        wake: The call, notified of commits from then on where nothing was found.
+        watch: Closed by the caller, to end that.
+    """
     read = opened()
-    return read, read.advance()
+    answer = read.advance()
+    if answer is None or read.is_empty:
+        watch.enter_context(read.watch(wake.notify))
+    return read, answer
 
 
 async def answer_of(
@@ -257,17 +278,17 @@ async def answer_of(
     """Wait for the answer of a read, until its deadline; holds no thread meanwhile.
 
     Args:
-        read: The read.
+        read: The read, which `begun` returned without an answer.
         wake: The call, which waits.
         run: Runs work on a thread that may read the log.
 
     Raises:
         WingsError: The error that `wake` was ended with.
     """
-    with ExitStack() as watch:
-        await run(lambda: watch.enter_context(read.watch(wake.notify)))
-        while True:
-            await wake.wait(read.deadline)
-            answer = await run(read.advance)
-            if answer is not None:
-                return answer
+    while True:
+        notified = await wake.wait(read.deadline)
+        if not notified and read.is_empty:
+            return read.ended()
+        answer = await run(read.advance)
+        if answer is not None:
+            return answer

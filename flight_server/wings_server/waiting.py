@@ -41,11 +41,13 @@ class WaitingCall:
         """End the current or the next wait; with an error, all later ones too."""
         self._notified = True
         self._error = self._error or error
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        self._end()
 
-    async def wait(self, deadline: Deadline) -> None:
+    async def wait(self, deadline: Deadline) -> bool:
         """Wait until notified, also if since the last wait, or until the deadline.
+
+        Returns:
+            True if it was notified.
 
         Raises:
             WingsError: The error that `set` was called with.
@@ -54,7 +56,7 @@ class WaitingCall:
         if not self._notified and remaining != 0:
             loop = asyncio.get_running_loop()
             self._future = loop.create_future()
-            timer = None if remaining is None else loop.call_later(remaining, self.set)
+            timer = None if remaining is None else loop.call_later(remaining, self._end)
             try:
                 await self._future
             finally:
@@ -62,9 +64,15 @@ class WaitingCall:
                 if timer is not None:
                     timer.cancel()
         # Cleared before the caller reads, so that a later commit is not missed.
-        self._notified = False
+        notified, self._notified = self._notified, False
         if self._error is not None:
             raise self._error
+        return notified
+
+    def _end(self) -> None:
+        """End the current wait."""
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
 
 class Waiting:
@@ -82,14 +90,26 @@ class Waiting:
         """Timer of the next check of principals, while any call waits."""
         self._stopped: WingsError | None = None
 
+    def call(self) -> WaitingCall:
+        """Return a call that may come to wait, in a block of `one`."""
+        if self._notifier is None:
+            self._notifier = _Notifier(asyncio.get_running_loop())
+        return WaitingCall(self._notifier)
+
     @contextmanager
-    def one(self, receive: Receive | None, principal: Principal = ANYONE) -> Generator[WaitingCall]:
+    def one(
+        self,
+        receive: Receive | None,
+        principal: Principal = ANYONE,
+        wake: WaitingCall | None = None,
+    ) -> Generator[WaitingCall]:
         """Register one call for the block; ended with `ClientGone` if its client disconnects.
 
         Args:
             receive: The call's ASGI channel, whose body was received; None if the block's coroutine
                 is cancelled when its client disconnects.
             principal: The caller; the call ends soon after its `check` raises, with that error.
+            wake: The call; None: a new one.
 
         Raises:
             ResourceExhausted: Too many calls are waiting.
@@ -97,10 +117,8 @@ class Waiting:
         """
         if self._stopped is not None:
             raise self._stopped
-        if self._notifier is None:
-            self._notifier = _Notifier(asyncio.get_running_loop())
+        wake = wake or self.call()
         with self._waits.one():
-            wake = WaitingCall(self._notifier)
             self._wakes[wake] = principal
             if self._checking is None:
                 self._check_principals()
@@ -149,8 +167,7 @@ class _Notifier:
 
     def notify(self, wake: WaitingCall) -> None:
         # Appended before the check, while the loop clears the flag before emptying the deque, so
-        # that
-        # no wake is lost.
+        # that no wake is lost.
         self._notified.append(wake)
         if not self._called:
             self._called = True

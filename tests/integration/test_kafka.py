@@ -395,6 +395,36 @@ def test_a_consumer_that_vanishes_ends_its_wait(
     server.wait_for_waiting(0)
 
 
+def test_a_fetch_that_is_repeated_sees_what_was_committed_in_between(
+    server: RunningServer, rdkafka: Rdkafka, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id)
+
+    def fetched(connection: Connection, correlation_id: int) -> bytes:
+        connection.send(fetch_request(new_topic_id, 20, correlation_id))
+        answer = connection.receive() or b""
+        assert answer[:4] == struct.pack(">i", correlation_id)
+        return answer[4:]
+
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        nothing = fetched(connection, 1)
+        assert fetched(connection, 2) == fetched(connection, 3) == nothing
+        rdkafka.produce(new_topic_id, [b"between"])
+        with_record = fetched(connection, 4)
+        assert b"between" in with_record
+        assert fetched(connection, 5) == with_record
+        for _ in range(2):  # The topic is deleted while a fetch is kept, and not while it waits.
+            connection.send(fetch_request(new_topic_id, 20, offset=1))
+            assert connection.receive()
+        admin = AdminClient(rdkafka.config)
+        admin.delete_topics([new_topic_id])[new_topic_id].result(LATER)
+        connection.send(fetch_request(new_topic_id, 20, offset=1))
+        answer = connection.receive() or b""
+        (error,) = struct.unpack_from(">h", answer, len(answer) - 26)
+        assert error == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
+    server.wait_for_waiting(0)
+
+
 def test_no_partition_starves_however_small_the_response(
     rdkafka: Rdkafka, new_topic_id: str
 ) -> None:
@@ -641,10 +671,10 @@ def head(api: int, version: int, correlation_id: int = 7) -> bytes:
     return struct.pack(">hhi", api, version, correlation_id) + text("raw")
 
 
-def fetch_request(topic: str, wait_ms: int) -> bytes:
+def fetch_request(topic: str, wait_ms: int, correlation_id: int = 7, offset: int = 0) -> bytes:
     bounds = struct.pack(">iiiib", -1, wait_ms, 1, 1 << 20, 0)
-    partition = struct.pack(">iiqi", 1, 0, 0, 1 << 20)
-    return head(1, 4) + bounds + struct.pack(">i", 1) + text(topic) + partition
+    partition = struct.pack(">iiqi", 1, 0, offset, 1 << 20)
+    return head(1, 4, correlation_id) + bounds + struct.pack(">i", 1) + text(topic) + partition
 
 
 def produce_request(

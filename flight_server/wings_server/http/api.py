@@ -132,12 +132,13 @@ class _Api:
             deadline = Deadline(arrived + asked.body.timeout_ms / 1000)
             service.metrics.fetch_begun("http")
             opened = partial(HttpFetch, service.log, service.fetcher, asked, deadline)
-            poll, answer = await service.read(partial(begun, opened))
-            del asked, opened
-            if answer is None:
-                waiting = service.waiting.one(request.receive, principal_of(request))
-                with waiting as wake:
-                    answer = await answer_of(poll, wake, service.read)
+            wake = service.waiting.call()
+            with ExitStack() as watch:
+                poll, answer = await service.read(partial(begun, opened, wake, watch))
+                del asked, opened
+                if answer is None:
+                    with service.waiting.one(request.receive, principal_of(request), wake):
+                        answer = await answer_of(poll, wake, service.read)
             service.metrics.delivered("http", answer.messages, len(answer.body))
             for topic, rows, size in answer.topics:
                 service.metrics.traffic.delivered(topic, rows, size)

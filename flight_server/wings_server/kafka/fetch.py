@@ -4,8 +4,9 @@ Counted in bytes of record batches, which are encoded as they are read.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -24,9 +25,10 @@ from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal
 from wings_core.times import Deadline
+from wings_server.flight.boundary import ClientGone
 from wings_server.kafka import json_records, topics
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
-from wings_server.kafka.messages import Request, Values
+from wings_server.kafka.messages import HEAD, Head, Request, Values, answered_again
 from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import encode, records_of, sizes_of
 from wings_server.kafka.service import KafkaService, Result
@@ -41,8 +43,10 @@ WAIT_SECONDS_MAX = 300.0
 WAIT_BYTES_MAX = MIB
 """Most bytes that a fetch keeps while it waits for more; with these it is answered."""
 
+KEPT_SECONDS = 60.0
+"""Longest time for which a fetch that found nothing is kept, and says where the log begins."""
+
 _WITH_TIMES = ReadOptions(system_columns=True)
-WaitsOf = Callable[[WaitingCall], None]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -81,25 +85,49 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
         service: The service.
         principal: The caller.
         request: The request.
-        deadline: When it is answered with fewer bytes than it asks for.
+        arrived: When it arrived, by the monotonic clock.
+
+    Attributes:
+        nothing: Its response, if it waited in vain.
     """
 
     def __init__(
-        self, service: KafkaService, principal: Principal, request: Request, deadline: Deadline
+        self, service: KafkaService, principal: Principal, request: Request, arrived: float
     ) -> None:
         body, log = request.body, service.log
         bytes_max = max(1, min(body.max_bytes, log.limits.http_bytes_max))
-        state = FetchState(deadline, UNLIMITED, UNLIMITED)
+        self._seconds = min(body.max_wait.total_seconds(), WAIT_SECONDS_MAX)
+        self.nothing: bytes | None = None
+        state = FetchState(Deadline(arrived + self._seconds), UNLIMITED, UNLIMITED)
         super().__init__(log, service.fetcher, state, bytes_max)
         self._service = service
         self._principal = principal
         self._request = request
+        self._head = request.head
         self._named: list[tuple[Any, list[_Asked]]] = []
         for each in body.topics:
             entries = [_Asked(asked=part, offset=part.fetch_offset) for part in each.partitions]
             self._named.append((each, entries))
             self._entries += entries
             self._find(each, entries)
+
+    def ask_again(self, head: Head, arrived: float) -> None:
+        """Begin once more, after a wait in vain, for the same request."""
+        self._head = head
+        self.deadline = self._state.deadline = Deadline(arrived + self._seconds)
+
+    def advance(self) -> bytes | None:
+        """Read what is committed; see `SharedRead.advance`."""
+        answer = super().advance()
+        is_failed = any(entry.error is not None for entry in self._entries)
+        self.nothing = answer if self.is_empty and not is_failed else None
+        return answer
+
+    def ended(self) -> bytes:
+        """Return the response of a wait in vain."""
+        if self.nothing is None:
+            self.nothing = super().ended()
+        return answered_again(self.nothing, self._head)
 
     def _find(self, named: Any, entries: Sequence[_Asked]) -> None:
         """Find a topic and where its partitions stand."""
@@ -190,32 +218,107 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
                     traffic = self._service.metrics.traffic
                     traffic.delivered(entry.topic.name, entry.rows, entry.bytes)
         self._service.metrics.delivered("kafka", rows, self._bytes)
-        return self._request.response({"responses": responses})
+        return replace(self._request, head=self._head).response({"responses": responses})
 
 
-async def fetch(
-    service: KafkaService, principal: Principal, request: Request, waits: WaitsOf
-) -> bytes:
-    """Answer `Fetch`, waiting where there is too little; holds no thread meanwhile.
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A fetch of a connection, under way or kept.
+
+    Attributes:
+        head: Beginning of the request.
+        rest: Bytes of the request after it.
+        wake: Notified of commits to its partitions.
+        held: Its watch, and its place among the calls that wait.
+        until: When it is kept no longer, by the monotonic clock.
+        fetch: The read; None before it is opened.
+    """
+
+    head: Head
+    rest: bytes
+    wake: WaitingCall
+    held: ExitStack
+    until: float
+    fetch: KafkaFetch | None = None
+
+    def is_asked_by(self, head: Head, frame: memoryview) -> bool:
+        """Tell whether a request is the same, but for its correlation id."""
+        return (
+            head[:2] == self.head[:2]
+            and bytes(frame[HEAD.size :]) == self.rest
+            and time.monotonic() < self.until
+        )
+
+
+class Fetches:
+    """The fetches of one connection, which come one after another; for the event loop.
+
+    An idle consumer asks the same again and again. A fetch that found nothing is kept with its
+    watch, and the same request is answered by it: it is not parsed, looked up and written anew.
 
     Args:
         service: The service.
         principal: The caller.
-        request: The request.
-        waits: Called with the wait, to be ended if the client goes away.
     """
-    seconds = min(request.body.max_wait.total_seconds(), WAIT_SECONDS_MAX)
-    deadline = Deadline(time.monotonic() + seconds)
-    service.metrics.fetch_begun("kafka")
 
-    async def read(work: Callable[[], Result]) -> Result:
-        async with service.wire.answering():
-            return await service.read(work)
+    def __init__(self, service: KafkaService, principal: Principal) -> None:
+        self._service = service
+        self._principal = principal
+        self._under_way: _Call | None = None
+        self._kept: _Call | None = None
 
-    opened = partial(KafkaFetch, service, principal, request, deadline)
-    poll, answer = await read(partial(begun, opened))
-    if answer is not None:
-        return answer
-    with service.waiting.one(None, principal) as wake:
-        waits(wake)
-        return await answer_of(poll, wake, read)
+    async def answer(
+        self, head: Head, frame: memoryview, parsed: Callable[[], Awaitable[Request]]
+    ) -> bytes:
+        """Answer a request, waiting where there is too little; holds no thread meanwhile.
+
+        Args:
+            head: Its beginning.
+            frame: All of it.
+            parsed: Parses it.
+        """
+        self._service.metrics.fetch_begun("kafka")
+        arrived = time.monotonic()
+        call, self._kept = self._kept, None
+        if call is not None and not call.is_asked_by(head, frame):
+            call.held.close()
+            call = None
+        if call is None:
+            wake, until = self._service.waiting.call(), arrived + KEPT_SECONDS
+            call = _Call(head, bytes(frame[HEAD.size :]), wake, ExitStack(), until)
+        self._under_way = call
+        try:
+            with call.held as held:
+                answer = await self._answer(call, head, arrived, parsed)
+                if call.fetch is not None and call.fetch.nothing is not None:
+                    call.held, self._kept = held.pop_all(), call
+                return answer
+        finally:
+            self._under_way = None
+
+    async def _answer(
+        self, call: _Call, head: Head, arrived: float, parsed: Callable[[], Awaitable[Request]]
+    ) -> bytes:
+        if call.fetch is not None:
+            call.fetch.ask_again(head, arrived)
+            return await answer_of(call.fetch, call.wake, self._read)
+        request = await parsed()
+        opened = partial(KafkaFetch, self._service, self._principal, request, arrived)
+        call.fetch, answer = await self._read(partial(begun, opened, call.wake, call.held))
+        if answer is None or call.fetch.nothing is not None:
+            call.held.enter_context(self._service.waiting.one(None, self._principal, call.wake))
+        if answer is not None:
+            return cast("bytes", answer)
+        return await answer_of(call.fetch, call.wake, self._read)
+
+    async def _read(self, work: Callable[[], Result]) -> Result:
+        async with self._service.wire.answering():
+            return await self._service.read(work)
+
+    def close(self) -> None:
+        """End the fetch that is under way or kept, as its client has gone."""
+        if self._under_way is not None:
+            self._under_way.wake.set(ClientGone("the client has gone away"))
+        if self._kept is not None:
+            self._kept.held.close()
+            self._kept = None

@@ -102,6 +102,7 @@ HEAD = struct.Struct(">hhi")
 """The fields that all versions of a request's header begin with: api, version, correlation id."""
 
 _LENGTH = struct.Struct(">i")
+_ID = struct.Struct(">i")
 
 
 class BadRequest(Exception):  # noqa: N818 - never sent
@@ -189,6 +190,13 @@ def api_versions(head: Head) -> bytes:
     error = ErrorCode.none if served else ErrorCode.unsupported_version
     head = head if served else head._replace(version=0)
     return _respond(head, {"error_code": error, "api_keys": keys})
+
+
+def answered_again(response: bytes, head: Head) -> bytes:
+    """Return a response as that to another request of the same api and version."""
+    again = bytearray(response)
+    _ID.pack_into(again, _LENGTH.size, head.correlation_id)
+    return bytes(again)
 
 
 def _respond(head: Head, values: Values) -> bytes:

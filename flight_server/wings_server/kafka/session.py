@@ -16,17 +16,16 @@ from wings_core.errors import NotFound, Unauthenticated, WingsError
 from wings_core.limits import MIB
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
-from wings_server.flight.boundary import ClientGone
 from wings_server.kafka import (
     configs,
     consumer_requests,
-    fetch,
     group_admin,
     group_requests,
     list_offsets,
     topic_requests,
     transaction_requests,
 )
+from wings_server.kafka.fetch import Fetches
 from wings_server.kafka.messages import (
     Api,
     Head,
@@ -40,7 +39,6 @@ from wings_server.kafka.produce import Producer
 from wings_server.kafka.service import KafkaService
 from wings_server.kafka.wire import Connection
 from wings_server.quotas import using
-from wings_server.waiting import WaitingCall
 
 PARSED_BYTES_MAX = 16 * 1024
 """Largest request that is parsed on the event loop; longer ones are parsed by a reader."""
@@ -115,11 +113,11 @@ class Session:
         self._close = connection.close
         self._principal: Principal | None = None
         self._producer: Producer
+        self._fetches: Fetches | None = None
         self._mechanism: str | None = None
         """Mechanism of SASL of the message that comes next."""
         self._takes_plain_token = False
         """Whether that message has no head."""
-        self._wait: WaitingCall | None = None
         reason = "no token was presented in time"
         self._timer = self._loop.call_later(FIRST_SECONDS_MAX, self._close, reason)
         if service.gate.authenticator.is_open:
@@ -165,12 +163,16 @@ class Session:
             request = parse(head, frame)
             return request.response(await self._answer_sasl(request))
         principal, service = self._checked(), self._service
-        with using(principal):
+
+        async def parsed() -> Request:
             if len(frame) <= PARSED_BYTES_MAX:
-                request = parse(head, frame)
-            else:
-                request = await service.read(lambda: parse(head, frame))
-            return await self._answer(principal, request)
+                return parse(head, frame)
+            return await service.read(lambda: parse(head, frame))
+
+        with using(principal):
+            if head.api is Api.FETCH and self._fetches is not None:
+                return await self._fetches.answer(head, frame, parsed)
+            return await self._answer(principal, await parsed())
 
     def _checked(self) -> Principal:
         """Return the principal, which may have lost its token since.
@@ -240,6 +242,9 @@ class Session:
         self._timer.cancel()
         self._principal, self._service = principal, service
         self._producer = Producer(service, principal, self._failed)
+        if self._fetches is not None:
+            self._fetches.close()
+        self._fetches = Fetches(service, principal)
         self._look_at_token()
 
     def _look_at_token(self) -> None:
@@ -253,11 +258,6 @@ class Session:
 
     async def _answer(self, principal: Principal, request: Request) -> bytes:
         service, api = self._service, request.head.api
-        if api is Api.FETCH:
-            try:
-                return await fetch.fetch(service, principal, request, self._waits)
-            finally:
-                self._wait = None
         if api in _GROUPS:
             return request.response(await _GROUPS[api](service, principal, request))
         if api in _LOOKS:
@@ -269,11 +269,8 @@ class Session:
     def gone(self) -> None:
         """End a wait, as the client has gone."""
         self._timer.cancel()
-        if self._wait is not None:
-            self._wait.set(ClientGone("the client has gone away"))
-
-    def _waits(self, wait: WaitingCall) -> None:
-        self._wait = wait
+        if self._fetches is not None:
+            self._fetches.close()
 
     def _failed(self, reason: str) -> None:
         """Close the connection; from any thread."""
