@@ -110,6 +110,7 @@ if TYPE_CHECKING:
         AsyncChunks,
         AsyncFollow,
         AsyncManyFollow,
+        AsyncReadResult,
         AsyncScan,
         AsyncSnapshot,
     )
@@ -150,6 +151,7 @@ if TYPE_CHECKING:
         TopicBatch,
     )
     from wings_client._producer import Producer
+    from wings_client._results import ReadResult, Result
     from wings_client._retry import Retry
     from wings_client._share_consumer import ShareConsumer
     from wings_client._share_model import (
@@ -182,6 +184,7 @@ __all__ = [
     "AsyncFollow",
     "AsyncManyFollow",
     "AsyncProducer",
+    "AsyncReadResult",
     "AsyncScan",
     "AsyncShareConsumer",
     "AsyncSnapshot",
@@ -241,10 +244,12 @@ __all__ = [
     "PublishedRange",
     "PushResult",
     "RangesBatch",
+    "ReadResult",
     "Redriven",
     "Reject",
     "Release",
     "ResourceExhausted",
+    "Result",
     "Retry",
     "SchemaMismatch",
     "Shard",
@@ -289,6 +294,7 @@ _MODULES = {
         "AsyncChunks",
         "AsyncFollow",
         "AsyncManyFollow",
+        "AsyncReadResult",
         "AsyncScan",
         "AsyncSnapshot",
     ),
@@ -329,6 +335,7 @@ _MODULES = {
         "TopicBatch",
     ),
     "wings_client._producer": ("Producer",),
+    "wings_client._results": ("ReadResult", "Result"),
     "wings_client._retry": ("Retry",),
     "wings_client._share_consumer": ("ShareConsumer",),
     "wings_client._share_model": (

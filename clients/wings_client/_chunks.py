@@ -143,6 +143,11 @@ class Chunks(Iterable[RangesBatch]):
             if offset is None or entry.end_offset is None or offset < entry.end_offset:
                 yield entry if offset is None else entry._replace(offset=offset)
 
+    @property
+    def is_endless(self) -> bool:
+        """Tells a follow without a deadline from other reads."""
+        return not self._is_scan and self._deadline.remaining() is None
+
     def cancel(self) -> None:
         """End the iteration and the stream on the server; from any thread."""
         self._reading.cancel()

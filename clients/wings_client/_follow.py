@@ -1,25 +1,27 @@
 """Follow: messages as they are committed, each once, in order within a partition."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, cast
 
 from wings_client._chunks import Chunks, OnDataLoss, chunk_of
 from wings_client._model import Chunk, RangesBatch
 from wings_client._read_options import command_of, entries_of, starts
+from wings_client._results import StreamResult
 from wings_client._scan import plan
 from wings_client._transport import Transport
-from wings_client.arrow import RecordBatchReader, Schema
+from wings_client.arrow import RecordBatch, Schema
 from wings_core.contracts.reads import ALL, PartitionEntry
 from wings_core.contracts.tickets import FollowTicket
+from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 
 T = TypeVar("T")
 
 
-class Following(ABC, Iterator[T], Generic[T]):
-    """An endless read, or one up to a deadline.
+class Following(StreamResult, Iterator[T], Generic[T]):
+    """An endless read, or one up to a deadline, which can be taken as a whole.
 
     Iterating blocks while there is nothing new. A lost connection is opened again where the read
     stopped, so every row comes once, in order within its partition. The stream on the server ends
@@ -37,7 +39,7 @@ class Following(ABC, Iterator[T], Generic[T]):
         self._schema: Schema | None = None
 
     @property
-    def schema(self) -> Schema:
+    def schema(self) -> Schema:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The schema of the batches; asked of the server once, when it is first used.
 
         Raises:
@@ -47,15 +49,17 @@ class Following(ABC, Iterator[T], Generic[T]):
             self._schema = self._schema_of()
         return self._schema
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the rows to come by Arrow's PyCapsule interface, for DuckDB, Polars and others.
+    def check_bounded(self) -> None:
+        """Make sure that the follow ends, before all its rows are asked for.
 
-        What reads it waits as iterating does: without a timeout, for ever. Rows that were iterated
-        over before are not in it. It ends in an error where the topic's schema grows meanwhile.
+        Raises:
+            InvalidArgument: It has no deadline.
         """
-        batches = (each.batch for each in self._iterator)
-        reader = RecordBatchReader.from_batches(self.schema, batches)
-        return cast("Any", reader).__arrow_c_stream__(requested_schema)
+        if self.chunks.is_endless:
+            raise InvalidArgument("a follow without a timeout never ends: give it one, or iterate")
+
+    def _batches_left(self) -> Iterator[RecordBatch]:
+        return (each.batch for each in self._iterator)
 
     def __next__(self) -> T:
         """Return the next rows; blocks until there are some.
@@ -95,9 +99,9 @@ class Follow(Following[Chunk]):
         """Return the batch with its offsets."""
         return chunk_of(batch)
 
-    def __repr__(self) -> str:
-        """Return where it continues."""
-        return f"Follow(next_offset={self.next_offset})"
+    @property
+    def _where(self) -> str:
+        return f"next_offset={self.next_offset}"
 
     @property
     def next_offset(self) -> int:
@@ -114,9 +118,9 @@ class ManyFollow(Following[RangesBatch]):
         """Return the batch."""
         return batch
 
-    def __repr__(self) -> str:
-        """Return the number of partitions with a known offset."""
-        return f"ManyFollow({len(self.chunks.next_offsets)} partitions)"
+    @property
+    def _where(self) -> str:
+        return f"{len(self.chunks.next_offsets)} partitions"
 
     @property
     def next_offsets(self) -> dict[JsonScalar, int]:

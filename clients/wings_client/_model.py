@@ -11,14 +11,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar, cast
 
 from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
-from wings_client._results import (
-    BatchViews,
-    batch_html,
-    pandas_of,
-    polars_of,
-    schema_text,
-    table_html,
-)
+from wings_client._results import BatchViews, Result, schema_text, table_html
 from wings_client.arrow import DataType, RecordBatch, Schema, Table
 from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
 from wings_core.names import TopicName
@@ -241,18 +234,14 @@ class _Chunk(NamedTuple):
     """Inclusive. With a filter, the range includes the rows that it dropped."""
 
 
-class Chunk(_Chunk, BatchViews):
+class Chunk(BatchViews, _Chunk):
     """Rows of one partition, and the range of the log that they come from."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        """Return what there is of it, without the rows."""
-        return f"Chunk({self.batch.num_rows} rows, {_offsets(self.start_offset, self.end_offset)})"
-
-    def _repr_html_(self) -> str:
-        """Return the first rows, for a notebook."""
-        return batch_html("Chunk", self.batch, _offsets(self.start_offset, self.end_offset))
+    @property
+    def _where(self) -> str:
+        return f"{self.batch.num_rows:,} rows, {_offsets(self.start_offset, self.end_offset)}"
 
 
 class _ConsumedBatch(NamedTuple):
@@ -263,22 +252,15 @@ class _ConsumedBatch(NamedTuple):
     """Inclusive. With a filter, the range includes the rows that it dropped."""
 
 
-class ConsumedBatch(_ConsumedBatch, BatchViews):
+class ConsumedBatch(BatchViews, _ConsumedBatch):
     """Rows of one partition that a consumer delivers."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        """Return what there is of it, without the rows."""
-        return f"ConsumedBatch({self.batch.num_rows} rows, {self._where})"
-
-    def _repr_html_(self) -> str:
-        """Return the first rows, for a notebook."""
-        return batch_html("ConsumedBatch", self.batch, self._where)
-
     @property
     def _where(self) -> str:
-        return f"partition {self.partition!r}, {_offsets(self.start_offset, self.end_offset)}"
+        offsets = _offsets(self.start_offset, self.end_offset)
+        return f"{self.batch.num_rows:,} rows, partition {self.partition!r}, {offsets}"
 
     @property
     def ranges(self) -> Sequence[PartitionRange]:
@@ -297,18 +279,14 @@ class _RangesBatch(NamedTuple):
     """In the order of the rows: each says how many of them are its."""
 
 
-class RangesBatch(_RangesBatch, BatchViews):
+class RangesBatch(BatchViews, _RangesBatch):
     """Rows of many partitions, and the ranges of their logs that they come from."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        """Return what there is of it, without the rows."""
-        return f"RangesBatch({self.batch.num_rows} rows, {_ranges(self.ranges)})"
-
-    def _repr_html_(self) -> str:
-        """Return the first rows, for a notebook."""
-        return batch_html("RangesBatch", self.batch, _ranges(self.ranges))
+    @property
+    def _where(self) -> str:
+        return f"{self.batch.num_rows:,} rows, {_ranges(self.ranges)}"
 
     def parts(self) -> Iterator[ConsumedBatch]:
         """Yield the rows of each range by themselves, without a copy; ranges without rows too."""
@@ -326,15 +304,14 @@ class _TopicBatch(NamedTuple):
     topic: Topic
 
 
-class TopicBatch(_TopicBatch, BatchViews):
+class TopicBatch(BatchViews, _TopicBatch):
     """Rows of one of several topics that a member of a group reads."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        """Return what there is of it, without the rows."""
-        where = _ranges(self.ranges)
-        return f"TopicBatch({self.topic.id!r}, {self.batch.num_rows} rows, {where})"
+    @property
+    def _where(self) -> str:
+        return f"{self.topic.id!r}, {self.batch.num_rows:,} rows, {_ranges(self.ranges)}"
 
     def parts(self) -> Iterator[ConsumedBatch]:
         """Yield the rows of each range by themselves, without a copy; ranges without rows too."""
@@ -346,8 +323,8 @@ Consumed = ConsumedBatch | RangesBatch | TopicBatch
 topics where it reads several."""
 
 
-@dataclass(frozen=True)
-class FetchResult:
+@dataclass(frozen=True, repr=False)
+class FetchResult(Result):
     """The result of a fetch; also an Arrow stream (for DuckDB, polars, pandas).
 
     Of one partition it has its offsets; of many, `ranges` and `next_offsets` tell those of each.
@@ -426,33 +403,13 @@ class FetchResult:
         """Return how many rows came."""
         return self.num_rows
 
+    def __iter__(self) -> Iterator[RecordBatch]:
+        """Return the batches."""
+        return iter(self.batches)
+
     def to_arrow(self) -> Table:
         """Return `table`."""
         return self.table
-
-    def to_pandas(self) -> Any:
-        """Return the rows as a data frame of pandas.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return pandas_of(self.table)
-
-    def to_polars(self) -> Any:
-        """Return the rows as a data frame of Polars.
-
-        Raises:
-            ImportError: Polars is not installed.
-        """
-        return polars_of(self.table)
-
-    def __repr__(self) -> str:
-        """Return where it read, without the rows."""
-        return f"FetchResult({self._where})"
-
-    def _repr_html_(self) -> str:
-        """Return the first rows, for a notebook."""
-        return table_html(self.table, f"FetchResult: {self._where}")
 
     @property
     def _where(self) -> str:
@@ -460,10 +417,6 @@ class FetchResult:
         nexts = ", ".join(f"{each.next_offset}" for each in self.partitions[:RANGES_SHOWN])
         more = ", …" if len(self.partitions) > RANGES_SHOWN else ""
         return f"{self.num_rows:,} rows, {found}, next offset {nexts}{more}"
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the rows by the Arrow PyCapsule interface."""
-        return self.table.__arrow_c_stream__(requested_schema)
 
 
 RANGES_SHOWN = 5

@@ -11,10 +11,11 @@ from wings_client._follow import Follow, ManyFollow, follow
 from wings_client._messages import OffsetValue, build
 from wings_client._model import Chunk, FetchResult, PartitionValue, Topic
 from wings_client._read_options import OffsetsValue, PartitionsValue, ReadKeywords, place
-from wings_client._scan import plan, scan
+from wings_client._results import ReadResult
+from wings_client._scan import ScanRead, plan
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
-from wings_client.arrow import RecordBatchReader, Schema
+from wings_client.arrow import Schema
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import (
@@ -108,11 +109,10 @@ class ReadCalls(AdminCalls):
         parallel: int = 1,
         partitions: PartitionsValue | None = None,
         **options: Unpack[ReadKeywords],
-    ) -> RecordBatchReader:
+    ) -> ReadResult:
         """Read what is committed now, of one partition or of many, batch by batch.
 
-        The range is fixed by the call; rows are read as they are asked for. A reader that is
-        garbage-collected before its end ends its streams on the server.
+        The range is fixed by the call; rows are read as they are asked for.
 
         Args:
             topic: The topic.
@@ -133,13 +133,13 @@ class ReadCalls(AdminCalls):
             TopicNotFound: There is no such topic.
             OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`. From
                 `"earliest"` on, what retention takes meanwhile is skipped.
-            WingsError: Also while the reader is read.
+            WingsError: Also while the result is read.
         """
         many = which(
             self, topic, partition, partitions, is_planned=not options.get("system_columns")
         )
         command = scan_command(topic, place(partition, many, offset), end_offset, **options)
-        return scan(self._transport, command, parallel)
+        return ReadResult(ScanRead(self._transport, command, parallel))
 
     def sql(
         self,
@@ -149,12 +149,11 @@ class ReadCalls(AdminCalls):
         namespace: str | None = None,
         timeout: float | None = None,
         tables: SqlTables | None = None,
-    ) -> RecordBatchReader:
+    ) -> ReadResult:
         """Run one SQL statement over topics, and return its rows as they come.
 
         A topic is a table of its namespace, with `__partition`, `__offset` and `__timestamp` after
-        its own columns. The statement reads what is committed when it starts. A reader that is
-        garbage-collected before its end ends the statement on the server.
+        its own columns. The statement reads what is committed when it starts.
 
         Args:
             text: One statement that reads.
@@ -170,13 +169,13 @@ class ReadCalls(AdminCalls):
         Raises:
             InvalidArgument: A table is none, or they are too long.
             InvalidSql: The statement cannot be run; fact `position`, where it is known, is the
-                character that it is about, from 1 on. Also while the reader is read.
+                character that it is about, from 1 on. Also while the result is read.
             TopicNotFound: There is no topic of a table's name.
             ResourceExhausted: It needs more time, memory or rows than it may, or too many run.
-            WingsError: Also while the reader is read.
+            WingsError: Also while the result is read.
         """
-        read = SqlRead(self._transport, ticket_of_sql(text, parameters, namespace, timeout, tables))
-        return RecordBatchReader.from_batches(read.schema, read.batches())
+        ticket = ticket_of_sql(text, parameters, namespace, timeout, tables)
+        return ReadResult(SqlRead(self._transport, ticket))
 
     def scan_tickets(
         self,

@@ -1,13 +1,18 @@
-"""Results as tables, data frames and HTML, for `_model` and the others that hold batches."""
+"""Results as tables, data frames and HTML, and reads whose rows come as they are asked for."""
 
-from collections.abc import Sequence
+import io
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import pyarrow as pa
 
-from wings_client.arrow import RecordBatch, Schema, Table
+from wings_client.arrow import RecordBatch, RecordBatchReader, Schema, Table
 from wings_core.arrow_types import fields_of
+from wings_core.errors import InvalidArgument
 from wings_core.type_names import type_name
 
 HTML_ROWS_MAX = 10
@@ -17,77 +22,341 @@ HTML_TEXT_MAX = 100
 """Characters that it shows of a value, or of a type."""
 
 
-class HasBatch(Protocol):
-    """Columns of one batch."""
-
-    @property
-    def batch(self) -> RecordBatch:
-        """Its rows."""
-        ...
-
-
-class BatchViews:
-    """The rows of something of one batch as tables, data frames and streams."""
+class Result:
+    """Rows of one schema as a table, a data frame or a stream."""
 
     __slots__ = ()
 
-    def to_arrow(self: HasBatch) -> Table:
+    def to_arrow(self) -> Table:
         """Return the rows as a table, without a copy."""
-        return _table_of(self)
+        raise NotImplementedError
 
-    def to_pandas(self: HasBatch) -> Any:
+    def to_pandas(self) -> Any:
         """Return the rows as a data frame of pandas.
 
         Raises:
             ImportError: pandas is not installed.
         """
-        return pandas_of(_table_of(self))
+        return pandas_of(self.to_arrow())
 
-    def to_polars(self: HasBatch) -> Any:
+    def to_polars(self) -> Any:
         """Return the rows as a data frame of Polars.
 
         Raises:
             ImportError: Polars is not installed.
         """
-        return polars_of(_table_of(self))
+        return polars_of(self.to_arrow())
 
-    def __arrow_c_array__(self: HasBatch, requested_schema: object = None) -> tuple[object, object]:
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Return the rows as a relation of DuckDB, which can be queried any number of times.
+
+        Args:
+            connection: DuckDB's; None: its default one.
+
+        Raises:
+            ImportError: DuckDB is not installed.
+        """
+        duckdb = _tool("duckdb", "to_duckdb")
+        return (duckdb if connection is None else connection).from_arrow(self.to_arrow())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows by Arrow's PyCapsule interface, for DuckDB, Polars and others."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        """Return what there is of it, without the rows."""
+        return f"{type(self).__name__}({self._where})"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows, for a notebook."""
+        return table_html(self.to_arrow(), self._caption)
+
+    @property
+    def _where(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def _caption(self) -> str:
+        return f"{type(self).__name__}: {self._where}"
+
+
+class BatchViews(Result):
+    """A result of one batch, its attribute `batch`."""
+
+    __slots__ = ()
+
+    def to_arrow(self) -> Table:
+        """Return the rows as a table, without a copy."""
+        return Table.from_batches([cast("Any", self).batch])
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Export the batch by Arrow's PyCapsule interface."""
-        return cast("Any", self.batch).__arrow_c_array__(requested_schema)
-
-    def __arrow_c_stream__(self: HasBatch, requested_schema: object = None) -> object:
-        """Export the batch as a stream of one, by Arrow's PyCapsule interface."""
-        return cast("Any", _table_of(self)).__arrow_c_stream__(requested_schema)
+        return cast("Any", self).batch.__arrow_c_array__(requested_schema)
 
 
-def _table_of(found: HasBatch) -> Table:
-    return Table.from_batches([found.batch])
+class StreamResult(Result):
+    """A result whose rows come as they are asked for, each once.
+
+    A call that needs all rows, like `to_arrow`, reads those that were not iterated over before, and
+    keeps them: the next such call has the same.
+    """
+
+    schema: Schema
+    _table: Table | None = None
+
+    @abstractmethod
+    def _batches_left(self) -> Iterator[RecordBatch]:
+        """Return an iterator of the rows that were not read yet."""
+
+    def to_arrow(self) -> Table:
+        """Return the rows that were not iterated over as one table, which is kept; blocks.
+
+        Raises:
+            WingsError: As iterating does.
+        """
+        self.check_bounded()
+        return self.keep(self._batches_left()) if self._table is None else self._table
+
+    def check_bounded(self) -> None:
+        """Raise `InvalidArgument` where the rows have no end."""
+
+    def keep(self, batches: Iterable[RecordBatch]) -> Table:
+        """Keep these rows, read by another face of the result, as all that are left."""
+        self._table = Table.from_batches(batches, self.schema)
+        return self._table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows by Arrow's PyCapsule interface: those to come, unless they are kept.
+
+        Its reader waits as iterating does.
+        """
+        if self._table is not None:
+            return self._table.__arrow_c_stream__(requested_schema)
+        reader = RecordBatchReader.from_batches(self.schema, self._batches_left())
+        return cast("Any", reader).__arrow_c_stream__(requested_schema)
+
+    def html(self) -> str:
+        """Return the columns, and the first rows if they are kept, as HTML; does not block."""
+        return table_html(self._table or self.schema.empty_table(), self._caption)
+
+    def _repr_html_(self) -> str:
+        """Return `html()`, for a notebook."""
+        return self.html()
 
 
-def pandas_of(table: pa.Table) -> Any:
+class Read(ABC):
+    """A read that has begun; its streams are opened when its rows are asked for.
+
+    Attributes:
+        schema: Schema of the rows.
+        rows: How many rows there are; None: its end tells.
+        streams: How many of its sources are worth being read at once.
+    """
+
+    kind: ClassVar[str]
+    schema: Schema
+    rows: int | None = None
+    streams: int = 1
+
+    @abstractmethod
+    def batches(self) -> Generator[RecordBatch]:
+        """Yield the rows; closing the generator ends the read on the server."""
+
+    def sources(self) -> Sequence[Iterable[RecordBatch]]:
+        """Return the parts that threads may read at once, to be used instead of `batches`."""
+        return [self.batches()]
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End the read; from any thread, does not block."""
+
+
+if TYPE_CHECKING:
+    _Reader = RecordBatchReader
+else:
+    _Reader = pa.ipc.RecordBatchStreamReader
+
+
+class ReadResult(StreamResult, _Reader):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """Rows of a scan, a statement or a snapshot: a `pyarrow.RecordBatchReader`, and a result.
+
+    Iterating yields batches, each once. A call that needs all rows, like `to_arrow`, reads those
+    that were not iterated over before, and keeps them: the next such call has the same, and so has
+    a loop. The read on the server ends with the last row, with `close`, and when the result is
+    garbage-collected. For one thread.
+
+    Code that takes nothing but pyarrow's own class finds the rows encoded once more, as a stream of
+    IPC: give it `to_arrow()` where they fit into memory.
+    """
+
+    def __init__(self, read: Read) -> None:
+        self.read = read
+        self._rows = _Rows(read)
+        begin: Any = super().__init__
+        begin(_Encoded(read.schema, self._rows))
+
+    @property
+    def schema(self) -> Schema:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Schema of the batches."""
+        return self.read.schema
+
+    def __iter__(self) -> Iterator[RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the batches: those to come, or all if they are kept."""
+        return self if self._table is None else iter(self._table.to_batches())
+
+    def __next__(self) -> RecordBatch:
+        """Return the next batch; blocks until it is there.
+
+        Raises:
+            StopIteration: There is none.
+            InvalidArgument: The result was closed.
+            WingsError: The server's refusal, or `Unavailable`.
+        """
+        return next(self._rows)
+
+    def __len__(self) -> int:
+        """Return how many rows the result has, if that is known before its end.
+
+        Raises:
+            TypeError: It is not: `to_arrow` reads them.
+        """
+        rows = self.read.rows if self._table is None else self._table.num_rows
+        if rows is None:
+            raise TypeError(f"only the end of a {self.read.kind} tells its rows: see to_arrow()")
+        return rows
+
+    def __bool__(self) -> bool:
+        """Return True, also without rows."""
+        return True
+
+    def read_next_batch(self) -> RecordBatch:
+        """Return the next batch, like `next`."""
+        return next(self._rows)
+
+    def read_all(self) -> Table:
+        """Return `to_arrow()`."""
+        return self.to_arrow()
+
+    def read_pandas(self, **options: Any) -> Any:
+        """Return the rows as a data frame of pandas, by the options of `Table.to_pandas`."""
+        return pandas_of(self.to_arrow(), **options)
+
+    def close(self) -> None:
+        """End the read on the server too; rows that are kept stay."""
+        self._rows.close()
+
+    def __enter__(self) -> Self:
+        """Return the result itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the result."""
+        self.close()
+
+    def _batches_left(self) -> Iterator[RecordBatch]:
+        return self._rows
+
+    def _repr_html_(self) -> str:
+        """Return the first rows to come, for a notebook; they are read, and stay to be iterated."""
+        if self._table is not None:
+            return self.html()
+        first = Table.from_batches(self._rows.first(HTML_ROWS_MAX), self.schema)
+        return table_html(first, self._caption, is_all=self._rows.is_at_end)
+
+    @property
+    def _where(self) -> str:
+        if self._table is None and self.read.rows is None:
+            return self.read.kind
+        return f"{self.read.kind} of {len(self):,} rows"
+
+
+class _Rows(Iterator[RecordBatch]):
+    """The batches of a read that are still to come, some of them read ahead."""
+
+    def __init__(self, read: Read) -> None:
+        self.is_at_end = False
+        self._read = read
+        self._batches = read.batches()
+        self._ahead: deque[RecordBatch] = deque()
+        self._closed = False
+
+    def __next__(self) -> RecordBatch:
+        if self._closed:
+            raise InvalidArgument("the result is closed: its rows are read before")
+        return self._ahead.popleft() if self._ahead else next(self._batches)
+
+    def first(self, rows: int) -> Sequence[RecordBatch]:
+        """Return batches with the next rows, at least so many if there are, without taking them."""
+        while not self._closed and sum(batch.num_rows for batch in self._ahead) < rows:
+            batch = next(self._batches, None)
+            if batch is None:
+                self.is_at_end = True
+                break
+            self._ahead.append(batch)
+        return tuple(self._ahead)
+
+    def close(self) -> None:
+        """End the read."""
+        if not self._closed:
+            self._closed = True
+            self._ahead.clear()
+            self._batches.close()
+            self._read.cancel()  # A generator that was not begun ends nothing.
+
+
+class _Encoded(io.RawIOBase):
+    """Batches as a stream of IPC, each encoded when it is read.
+
+    A subclass of pyarrow's reader gets a reader of C++ from such a stream alone.
+    """
+
+    def __init__(self, schema: Schema, batches: Iterator[RecordBatch]) -> None:
+        self._schema = schema
+        self._batches = batches
+        self._left = pa.BufferReader(cast("Any", schema).serialize())
+        self._header_bytes = self._left.size()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> Any:
+        found = self._left.read_buffer(size)
+        # Reads end where a message does, and so with a batch.
+        if size and not found.size and (batch := next(self._batches, None)) is not None:
+            sink = pa.BufferOutputStream()
+            pa.ipc.new_stream(sink, self._schema).write_batch(batch)
+            self._left = pa.BufferReader(sink.getvalue().slice(self._header_bytes))
+            found = self._left.read_buffer(size)
+        return found
+
+
+def pandas_of(table: pa.Table, **options: Any) -> Any:
     """Return a table as a data frame of pandas; see `to_pandas`."""
-    if find_spec("pandas") is None:  # pyarrow's own error does not say how to get it.
-        raise _missing("pandas", "to_pandas")
-    return cast("Any", table).to_pandas()
+    _tool("pandas", "to_pandas")  # pyarrow's own error does not say how to get it.
+    return cast("Any", table).to_pandas(**options)
 
 
 def polars_of(table: pa.Table) -> Any:
     """Return a table as a data frame of Polars; see `to_polars`."""
-    try:
-        import polars
-    except ImportError as error:
-        raise _missing("polars", "to_polars") from error
-    return polars.DataFrame(table)
+    return _tool("polars", "to_polars").DataFrame(table)
 
 
-def _missing(package: str, method: str) -> ImportError:
-    return ImportError(
-        f"{method}() needs {package}: install it, or wings-flight[{package}]", name=package
-    )
+def _tool(package: str, method: str) -> Any:
+    if find_spec(package) is None:
+        raise ImportError(
+            f"{method}() needs {package}: install it, or wings-flight[{package}]", name=package
+        )
+    return import_module(package)
 
 
-def table_html(table: pa.Table, caption: str) -> str:
-    """Return the schema and the first rows of a table as HTML, every text escaped."""
+def table_html(table: pa.Table, caption: str, *, is_all: bool = True) -> str:
+    """Return the schema and the first rows of a table as HTML, every text escaped.
+
+    Args:
+        table: The rows, or the first of them.
+        caption: Text above them.
+        is_all: Whether there are no further rows.
+    """
     from html import escape
 
     def cell(kind: str, text: str) -> str:
@@ -108,16 +377,12 @@ def table_html(table: pa.Table, caption: str) -> str:
     )
     left_out = table.num_rows - HTML_ROWS_MAX
     more = f"<p>… {left_out:,} more rows</p>" if left_out > 0 else ""
+    if not is_all:
+        more = "<p>… more rows</p>"
     return (
         f"<p>{escape(caption)}</p><table><thead>{heads}{types}</thead>"
         f"<tbody>{rows}</tbody></table>{more}"
     )
-
-
-def batch_html(name: str, batch: RecordBatch, offsets: str) -> str:
-    """Return a batch as HTML, under its offsets."""
-    caption = f"{name}: {batch.num_rows:,} rows, {offsets}"
-    return table_html(Table.from_batches([batch]), caption)
 
 
 def schema_text(schema: Schema) -> str:

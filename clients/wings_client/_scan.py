@@ -1,4 +1,4 @@
-"""Scan: a range of what is committed, as one lazy RecordBatchReader.
+"""Scan: a range of what is committed, read lazily.
 
 GetFlightInfo fixes the ranges, so that a scan reads one state of the log however long it takes, and
 resumes a part whose connection broke.
@@ -12,8 +12,9 @@ from wings_client._chunks import Chunks
 from wings_client._handover import ReadAhead
 from wings_client._progress import counted, in_notebook
 from wings_client._read_options import entries_of
+from wings_client._results import Read
 from wings_client._transport import Transport
-from wings_client.arrow import RecordBatch, RecordBatchReader, Schema
+from wings_client.arrow import RecordBatch, Schema
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.tickets import ScanTicket, parse_ticket
 from wings_core.errors import InvalidArgument
@@ -49,17 +50,69 @@ class ScanPart(NamedTuple):
         return chunks
 
 
-def scan(transport: Transport, command: InfoCommand, parallel: int) -> RecordBatchReader:
-    """Read a range; see `Client.scan`."""
-    schema, parts = ranges(transport, command, parallel)
-    if parallel == 1 or len(parts) <= 1:
-        batches = _one_by_one(transport, parts)
-    else:
-        batches = ParallelScan(transport, parts, min(parallel, len(parts))).batches()
-    if in_notebook():
-        total = None if command.filter else sum(_rows(part) for part in parts)
-        batches = counted(batches, f"scan of {command.topic.rsplit('/')[-1]}", total)
-    return RecordBatchReader.from_batches(schema, batches)
+class ScanRead(Read):
+    """A range that is being read: its parts one after another, or several at once.
+
+    Args:
+        transport: To the server.
+        command: The range.
+        parallel: Most streams at once, each with a thread.
+    """
+
+    kind = "scan"
+
+    def __init__(self, transport: Transport, command: InfoCommand, parallel: int) -> None:
+        self.schema, parts = ranges(transport, command, parallel)
+        self.rows = None if command.filter else sum(map(rows_of, parts))
+        self.streams = min(parallel, len(parts))
+        self._topic = command.topic.rsplit("/")[-1]
+        self._transport = transport
+        self._chunks = [part.read(transport) for part in parts]
+
+    def sources(self) -> list[Iterator[RecordBatch]]:
+        """Return the batches of each part, in order of offset."""
+        return [(chunk.batch for chunk in chunks) for chunks in self._chunks]
+
+    def batches(self) -> Generator[RecordBatch]:
+        """Yield the batches of all parts; in a notebook, display how far it is."""
+        batches = self._at_once() if self.streams > 1 else self._in_turn()
+        if in_notebook():
+            batches = counted(batches, f"scan of {self._topic}", self.rows)
+        return batches
+
+    def cancel(self) -> None:
+        """End all streams; does not block."""
+        if not self._transport.is_inherited:
+            for chunks in self._chunks:
+                chunks.cancel()
+
+    def _in_turn(self) -> Generator[RecordBatch]:
+        for chunks in self._chunks:
+            for chunk in chunks:
+                yield chunk.batch
+
+    def _at_once(self) -> Generator[RecordBatch]:
+        waiting_max = self.streams * BATCHES_WAITING_PER_STREAM
+        ahead = ReadAhead(self.sources(), self.cancel, waiting_max, self.streams)
+        started: list[threading.Thread] = []
+        try:
+            for index in range(self.streams):
+                thread = threading.Thread(
+                    target=ahead.read, name=f"wings-scan-{index}", daemon=True
+                )
+                thread.start()
+                started.append(thread)
+            while True:
+                self._transport.check_process()
+                batch = ahead.handover.take()
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            if not self._transport.is_inherited:
+                ahead.cancel()
+            for thread in started:
+                thread.join(JOIN_SECONDS)
 
 
 def ranges(
@@ -114,7 +167,7 @@ def _only_partition(parts: list[ScanPart]) -> ScanPart | None:
     return parts[0]._replace(ticket=ticket)
 
 
-def _rows(part: ScanPart) -> int:
+def rows_of(part: ScanPart) -> int:
     """Return how many rows the range of a part has, those that retention takes included."""
     return sum(
         each.end_offset - each.offset
@@ -143,60 +196,3 @@ def _cut(part: ScanPart, parallel: int, parts_planned: int) -> Iterator[ScanPart
             ticket=ticket.model_copy(update=update),
             locations=(*locations[first:], *locations[:first]),
         )
-
-
-def _one_by_one(transport: Transport, parts: list[ScanPart]) -> Generator[RecordBatch]:
-    for part in parts:
-        for chunk in part.read(transport):
-            yield chunk.batch
-
-
-class ParallelScan(ReadAhead[RecordBatch]):
-    """Reads several ranges at once, each stream on a thread.
-
-    Args:
-        transport: To the server.
-        parts: The ranges.
-        parallel: How many threads.
-    """
-
-    def __init__(self, transport: Transport, parts: list[ScanPart], parallel: int) -> None:
-        self._transport = transport
-        self._streams = [part.read(transport) for part in parts]
-        super().__init__(
-            ((chunk.batch for chunk in chunks) for chunks in self._streams),
-            self._end_streams,
-            parallel * BATCHES_WAITING_PER_STREAM,
-            parallel,
-        )
-        self._threads = [
-            threading.Thread(target=self.read, name=f"wings-scan-{index}", daemon=True)
-            for index in range(parallel)
-        ]
-
-    def batches(self) -> Generator[RecordBatch]:
-        """Yield the batches of all ranges as they come, in order within each range."""
-        started = 0
-        try:
-            for thread in self._threads:
-                thread.start()
-                started += 1
-            while (batch := self._take()) is not None:
-                yield batch
-        finally:
-            self.cancel()
-            for thread in self._threads[:started]:
-                thread.join(JOIN_SECONDS)
-
-    def cancel(self) -> None:
-        """End all streams; does not block."""
-        if not self._transport.is_inherited:
-            super().cancel()
-
-    def _take(self) -> RecordBatch | None:
-        self._transport.check_process()
-        return self.handover.take()
-
-    def _end_streams(self) -> None:
-        for chunks in self._streams:
-            chunks.cancel()

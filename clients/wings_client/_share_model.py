@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field, JsonValue
 
 from wings_client._model import Moment
-from wings_client._results import BatchViews, batch_html
+from wings_client._results import BatchViews
 from wings_client.arrow import RecordBatch
 from wings_core.contracts.share import AcquiredChunk
 from wings_core.errors import InvalidArgument
@@ -126,7 +126,7 @@ class Redriven:
     """Why, for the first few."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Delivery(BatchViews):
     """Messages of one partition, locked for this member under one lease.
 
@@ -185,19 +185,11 @@ class Delivery(BatchViews):
         """Return the number of rows."""
         return self.batch.num_rows
 
-    def __repr__(self) -> str:
-        """Return what there is of it, without the rows."""
-        return f"Delivery({len(self)} rows, {self._where})"
-
-    def _repr_html_(self) -> str:
-        """Return the first rows, for a notebook."""
-        return batch_html("Delivery", self.batch, self._where)
-
     @property
     def _where(self) -> str:
         return (
-            f"partition {self.partition!r}, offsets {self.start_offset} to {self.end_offset}, "
-            f"delivery {self.delivery_count}"
+            f"{len(self):,} rows, partition {self.partition!r}, offsets {self.start_offset} to "
+            f"{self.end_offset}, delivery {self.delivery_count}"
         )
 
     def ranges(self, rows: Rows) -> list[OffsetRange]:

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from wings_client._chunks import Chunks
 from wings_client._errors import client_closed
-from wings_client._scan import ScanPart
+from wings_client._results import Read
+from wings_client._scan import ScanPart, rows_of
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, Schema
 from wings_client.cold import open_cold_file, paths_of
@@ -49,7 +50,7 @@ class UnreadRanges:
         return self._spans.get(partition, [])
 
 
-class SnapshotRead:
+class SnapshotRead(Read):
     """A snapshot that is being read; all but `cancel` by one thread.
 
     Args:
@@ -58,10 +59,13 @@ class SnapshotRead:
         parts: The ranges of the moment, as the server planned them.
         topic_uuid: UUID of their topic.
         table: Pyiceberg's; None where all is read from the server.
+        filtered: Whether not all rows of the ranges come.
 
     Attributes:
         cold_rows: How many rows came from files so far.
     """
+
+    kind = "snapshot"
 
     def __init__(
         self,
@@ -70,8 +74,11 @@ class SnapshotRead:
         parts: list[ScanPart],
         topic_uuid: str,
         table: Any,
+        *,
+        filtered: bool,
     ) -> None:
         self.schema = schema
+        self.rows = None if filtered else sum(map(rows_of, parts))
         self.cold_rows = 0
         self._transport = transport
         self._parts = parts

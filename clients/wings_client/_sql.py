@@ -6,7 +6,7 @@ import decimal
 import math
 import uuid
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -14,9 +14,10 @@ from wings_client._errors import call_errors, client_closed, typed_error
 from wings_client._interrupt import interruptible
 from wings_client._messages import build
 from wings_client._pandas import frame_table, is_pandas
+from wings_client._results import Read
 from wings_client._stream import OpenStream, Reading, StreamCancelled
 from wings_client._transport import Transport
-from wings_client.arrow import RecordBatch, RecordBatchReader, Schema
+from wings_client.arrow import RecordBatch, RecordBatchReader
 from wings_core.contracts.sql import SqlTicket
 from wings_core.errors import InvalidArgument, InvalidTicket, ResourceExhausted
 
@@ -33,13 +34,15 @@ SECONDS_MAX = 86_400.0
 """How long a statement without a timeout may take here; the server's bound is shorter."""
 
 
-class SqlRead:
+class SqlRead(Read):
     """A statement that runs on the server.
 
     Args:
         transport: To the server.
         ticket: The statement.
     """
+
+    kind = "statement"
 
     def __init__(self, transport: Transport, ticket: SqlTicket) -> None:
         self._transport = transport
@@ -89,19 +92,6 @@ class SqlRead:
     def cancel(self) -> None:
         """End the statement; from any thread."""
         self._reading.cancel()
-
-
-class RowsRead(Protocol):
-    """Parts that a thread can read."""
-
-    schema: Schema
-
-    def batches(self) -> Generator[RecordBatch]:
-        """Yield the rows."""
-        ...
-
-    def cancel(self) -> None:
-        """End the read; from any thread."""
 
 
 def ticket_of(

@@ -6,8 +6,8 @@ from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._arguments import checked
 from wings_client._messages import build
 from wings_client._read_options import SelectKeywords, place
+from wings_client._results import ReadResult
 from wings_client._scan import plan
-from wings_client.arrow import RecordBatchReader
 from wings_core.contracts.actions import TopicBody
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
@@ -17,8 +17,6 @@ from wings_core.storage.objects.open import s3_properties
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
-
-    from wings_client._snapshot import SnapshotRead
 
 CATALOG = "wings"
 """The catalog's name, in pyiceberg's own configuration too."""
@@ -81,7 +79,7 @@ class TableCalls(AdminCalls):
         self,
         topic: TopicRef,
         **options: Unpack[SelectKeywords],
-    ) -> RecordBatchReader:
+    ) -> ReadResult:
         """Read a topic at this moment: what its table has from the files, the rest from the server.
 
         Each row that is committed now comes once, whatever is merged or committed to the table
@@ -99,17 +97,8 @@ class TableCalls(AdminCalls):
 
         Raises:
             TopicNotFound: There is no such topic.
-            WingsError: Also while the reader is read.
+            WingsError: Also while the result is read.
         """
-        read = self._snapshot(topic, **options)
-        return RecordBatchReader.from_batches(read.schema, read.batches())
-
-    def _snapshot(
-        self,
-        topic: TopicRef,
-        **options: Unpack[SelectKeywords],
-    ) -> "SnapshotRead":
-        """Fix the moment, and return its read; see `snapshot`."""
         from wings_client._snapshot import SnapshotRead  # Takes pyarrow.compute, slow to import.
 
         keyed = self.topic(topic if isinstance(topic, str) else topic.name)
@@ -128,7 +117,11 @@ class TableCalls(AdminCalls):
                 table = self.table(keyed)
             except WingsError:
                 table = None
-        return SnapshotRead(self._transport, schema, parts, keyed.uuid, table)
+        return ReadResult(
+            SnapshotRead(
+                self._transport, schema, parts, keyed.uuid, table, filtered=bool(command.filter)
+            )
+        )
 
     def _described_table(self, topic: TopicRef) -> dict[str, Any]:
         body = build(TopicBody, InvalidArgument, "table", topic=name_of(topic))

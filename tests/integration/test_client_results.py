@@ -1,11 +1,22 @@
 """Results in other tools, and as a notebook shows them, at a real server."""
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyarrow import dataset, flight
 
-from wings_client import Topic, _results, connect
+from wings_client import (
+    InvalidArgument,
+    InvalidSql,
+    Topic,
+    _results,
+    connect,
+    connect_async,
+)
 from wings_server.testing import RunningServer
 
 ROWS = [{"key": "a", "n": 1}, {"key": "<b>", "n": 2}]
@@ -35,7 +46,17 @@ def results(server: RunningServer, new_topic_id: str) -> Any:
                 "ConsumedBatch": next(consumer),
                 "Delivery": next(share_consumer),
                 "RangesBatch": _of_many(client, new_topic_id),
+                **{kind: read(client, topic) for kind, read in READS.items()},
             }
+
+
+READS: dict[str, Callable[[Any, Topic], Any]] = {
+    "scan": lambda client, topic: client.scan(topic),
+    "statement": lambda client, topic: client.sql(f'SELECT key, n FROM "{topic.id}" ORDER BY n'),
+    "snapshot": lambda client, topic: client.snapshot(topic),
+    "follow": lambda client, topic: client.follow(topic, timeout=0.5),
+}
+"""Calls whose rows come as they are asked for."""
 
 
 def _of_many(client: Any, topic_id: str) -> Any:
@@ -53,6 +74,7 @@ def test_every_result_becomes_a_table_or_a_data_frame(results: dict[str, Any]) -
             result.to_arrow().to_pylist(),
             result.to_pandas().to_dict("records"),
             result.to_polars().to_dicts(),
+            result.to_duckdb().order("n").to_arrow_table().to_pylist(),
             pa.RecordBatchReader.from_stream(result).read_all().to_pylist(),
         ):
             assert [{"key": row["key"], "n": row["n"]} for row in rows] == ROWS, name
@@ -71,7 +93,8 @@ def test_every_result_goes_into_another_topic(results: dict[str, Any], server: A
 def test_every_result_says_what_it_is_and_a_notebook_shows_its_rows(
     results: dict[str, Any],
 ) -> None:
-    for name, result in results.items():
+    for name in ("FetchResult", "Chunk", "ConsumedBatch", "Delivery", "RangesBatch"):
+        result = results[name]
         assert repr(result).startswith(f"{name}(2 rows, ")
         assert "offsets 0 to 1" in repr(result)
         shown = html_of(result)
@@ -108,6 +131,103 @@ def test_what_is_opened_says_what_it_is(server: RunningServer, new_topic_id: str
             assert repr(follow) == "Follow(next_offset=0)"
         with client.follow(topic) as follow:
             assert repr(follow) == "ManyFollow(0 partitions)"
+
+
+def test_a_read_is_shown_by_its_first_rows_which_it_still_has(results: dict[str, Any]) -> None:
+    assert repr(results["scan"]) == "ReadResult(scan of 2 rows)"
+    assert repr(results["statement"]) == "ReadResult(statement)"
+    for name in ("scan", "statement", "snapshot"):
+        result = results[name]
+        for _ in range(2):
+            assert "&lt;b&gt;" in html_of(result), name
+        assert [batch.num_rows for batch in result] == [2]
+        assert list(result) == []
+        assert "&lt;b&gt;" not in html_of(result)
+    assert "<td>string</td>" in html_of(results["follow"])
+
+
+def test_a_read_has_a_length_where_it_is_known_before_its_end(results: dict[str, Any]) -> None:
+    assert len(results["scan"]) == len(results["snapshot"]) == len(results["FetchResult"]) == 2
+    with pytest.raises(TypeError, match=r"to_arrow\(\)"):
+        len(results["statement"])
+    assert results["statement"]
+    results["statement"].to_arrow()
+    assert len(results["statement"]) == 2
+
+
+def test_what_takes_all_rows_keeps_them(results: dict[str, Any]) -> None:
+    for name in ("scan", "statement", "snapshot"):
+        table = results[name].read_all()
+        assert results[name].to_arrow() is table
+        assert pa.Table.from_batches(results[name]).equals(table)
+        results[name].close()
+        assert len(results[name].to_pandas()) == 2
+    follow = results["follow"]
+    assert follow.to_arrow() is follow.to_arrow()
+
+
+def test_a_fetch_is_iterated_by_batch(results: dict[str, Any]) -> None:
+    (batch,) = results["FetchResult"]
+    assert batch.to_pylist() == ROWS
+
+
+def test_a_read_goes_where_pyarrow_takes_its_own_readers_alone(
+    server: RunningServer, new_topic_id: str, tmp_path: Path
+) -> None:
+    """Its code in C++ reads what was not read yet, and raises the errors of the read."""
+    with connect(server.flight) as client:
+        topic = client.create_topic(new_topic_id, {"n": "int64"})
+        client.push(topic, {"n": range(150_000)})
+        dataset.write_dataset(cast("Any", client.scan(topic)), tmp_path, format="parquet")
+        assert dataset.dataset(tmp_path).to_table()["n"].to_pylist() == list(range(150_000))
+        half = client.scan(topic, parallel=3)
+        first = half.read_next_batch().num_rows
+        assert half.cast(pa.schema([("n", pa.int32())])).read_all().num_rows == 150_000 - first
+        flight.RecordBatchStream(client.sql("SELECT 1"))
+        batches = [each.batch for each in client.scan(topic).iter_batches_with_custom_metadata()]
+        assert sum(map(len, batches)) == 150_000
+        fails = client.sql(
+            f"SELECT CAST(x AS INT) FROM (SELECT concat('x', n) x FROM \"{topic.id}\")"
+        )
+        with pytest.raises(InvalidSql):
+            fails.cast(fails.schema).read_all()
+
+
+def test_a_read_that_is_closed_says_so(results: dict[str, Any]) -> None:
+    for name in ("scan", "statement", "snapshot"):
+        result = results[name]
+        with result:
+            pass
+        for read in (result.read_all, result.read_next_batch, result.to_polars):
+            with pytest.raises(InvalidArgument, match="closed"):
+                read()
+
+
+def test_a_follow_without_an_end_is_no_table(server: RunningServer, new_topic_id: str) -> None:
+    with connect(server.flight) as client:
+        topic = client.create_topic(new_topic_id, SCHEMA)
+        with pytest.raises(InvalidArgument, match="timeout"):
+            client.follow(topic).to_pandas()
+
+
+@pytest.mark.parametrize("kind", READS)
+def test_the_async_faces_have_the_same(server: RunningServer, new_topic_id: str, kind: str) -> None:
+    async def read() -> Any:
+        async with connect_async(server.flight) as client:
+            topic = await client.create_topic(new_topic_id, SCHEMA)
+            await client.push(topic, ROWS)
+            result = await READS[kind](client, topic)
+            assert (await result.to_pandas()).to_dict("records") == ROWS
+            assert (await result.to_polars()).to_dicts() == ROWS
+            assert (await result.to_duckdb()).to_arrow_table().to_pylist() == ROWS
+            assert await result.to_arrow() is await result.to_arrow()
+            return result
+
+    result = asyncio.run(read())
+    if kind != "follow":
+        assert repr(result) == f"AsyncReadResult({kind} of 2 rows)"
+        assert len(result) == 2
+        assert "&lt;b&gt;" in html_of(result)
 
 
 @pytest.fixture(params=[None, "key"])

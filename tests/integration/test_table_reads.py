@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from property_examples import examples
 
 import wings_client
-from wings_client import Client
-from wings_client._snapshot import UnreadRanges
+from wings_client import Client, ReadResult
+from wings_client._snapshot import SnapshotRead, UnreadRanges
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.limits import Limits
 from wings_core.partitions import Partition
@@ -59,12 +59,16 @@ def rows(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:
 def assert_as_scanned(client: Client, topic: str, cold_rows: int | None = None) -> None:
     """A snapshot has the rows of a scan, cell by cell, and so many of them out of files."""
     scanned = client.scan(topic, system_columns=True)
-    read = client._snapshot(topic, system_columns=True)  # pyright: ignore[reportPrivateUsage]
-    found = pa.RecordBatchReader.from_batches(read.schema, read.batches())
+    found = client.snapshot(topic, system_columns=True)
     assert found.schema == scanned.schema
     assert rows(found) == rows(scanned)
     if cold_rows is not None:
-        assert read.cold_rows == cold_rows
+        assert cold_rows_of(found) == cold_rows
+
+
+def cold_rows_of(snapshot: ReadResult) -> int:
+    """Return how many rows came out of files so far."""
+    return cast("SnapshotRead", snapshot.read).cold_rows
 
 
 def test_pyiceberg_reads_the_table_that_the_client_hands_out(
@@ -136,10 +140,10 @@ def test_a_file_that_ends_while_it_is_read_is_left_to_the_server(
         raise OSError("the disk is gone")
 
     calls.change(OpenColdFile, "read", broken)
-    snapshot = client._snapshot("t", system_columns=True)  # pyright: ignore[reportPrivateUsage]
-    found = [n for batch in snapshot.batches() for n in numbers(batch)]
+    snapshot = client.snapshot("t", system_columns=True)
+    found = [n for batch in snapshot for n in numbers(batch)]
     assert sorted(found) == list(range(200_000))
-    assert 0 < snapshot.cold_rows < 200_000
+    assert 0 < cold_rows_of(snapshot) < 200_000
 
 
 def test_old_versions_and_all_kinds_of_columns_are_those_of_the_scan(

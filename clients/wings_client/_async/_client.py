@@ -5,7 +5,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from wings_client._access import Access, Pem
-from wings_client._admin import TopicRef, which
+from wings_client._admin import TopicRef
 from wings_client._arguments import checked, checked_with, instance_of
 from wings_client._async._consumer import AsyncConsumer
 from wings_client._async._opening import Opening, opening
@@ -17,9 +17,7 @@ from wings_client._async._streams import (
     AsyncChunks,
     AsyncFollow,
     AsyncManyFollow,
-    AsyncScan,
-    AsyncSnapshot,
-    AsyncSql,
+    AsyncReadResult,
 )
 from wings_client._async._transactions import AsyncTransactions
 from wings_client._async._worker import AsyncWorker
@@ -32,16 +30,10 @@ from wings_client._read_options import (
     OffsetsValue,
     PartitionsValue,
     ReadKeywords,
-    SelectKeywords,
-    place,
 )
-from wings_client._reads import scan_command
+from wings_client._results import ReadResult
 from wings_client._retry import Retry
-from wings_client._scan import ScanPart, ranges
-from wings_client._sql import SqlParameters, SqlRead, SqlTables
-from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._transport import Transport
-from wings_client.arrow import Schema
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
 
@@ -253,73 +245,13 @@ class AsyncClient:
 
     fetch = _awaited(Client.fetch, reads=True)
 
-    @opening
-    @checked
-    async def scan(
-        self,
-        topic: TopicRef,
-        partition: PartitionValue = None,
-        *,
-        offset: OffsetValue = "earliest",
-        end_offset: int | None = None,
-        parallel: int = 1,
-        partitions: PartitionsValue | None = None,
-        **options: Unpack[ReadKeywords],
-    ) -> AsyncScan:
-        """Read what is committed now, of one partition or of many, batch by batch.
+    def _rows_of(self, result: ReadResult) -> AsyncReadResult:
+        return AsyncReadResult(self._reads, result)
 
-        See `Client.scan`. Up to two batches a stream are read ahead; of `parallel` streams, as many
-        open as workers are free, at least 1.
-        """
-
-        def fixed() -> tuple[Schema, list[ScanPart]]:
-            is_planned = not options.get("system_columns")
-            many = which(self.sync, topic, partition, partitions, is_planned=is_planned)
-            command = scan_command(topic, place(partition, many, offset), end_offset, **options)
-            return ranges(self._transport, command, parallel)
-
-        schema, parts = await self._calls.run(fixed)
-        return AsyncScan(self._reads, self._transport, schema, parts, parallel)
-
-    @opening
-    @checked
-    async def sql(
-        self,
-        text: str,
-        parameters: SqlParameters = (),
-        *,
-        namespace: str | None = None,
-        timeout: float | None = None,
-        tables: SqlTables | None = None,
-    ) -> AsyncSql:
-        """Run one SQL statement over topics, and read its rows as they come.
-
-        See `Client.sql`; up to two batches are read ahead.
-        """
-        ticket = ticket_of_sql(text, parameters, namespace, timeout, tables)
-        read = await self._calls.run(lambda: SqlRead(self._transport, ticket))
-        return AsyncSql(self._reads, read)
-
+    scan = opening(_made(Client.scan, _rows_of))
+    sql = opening(_made(Client.sql, _rows_of))
+    snapshot = opening(_made(Client.snapshot, _rows_of))
     table = _awaited(Client.table)
-
-    @opening
-    @checked
-    async def snapshot(
-        self,
-        topic: TopicRef,
-        **options: Unpack[SelectKeywords],
-    ) -> AsyncSnapshot:
-        """Read a topic at this moment: what its table has from the files, the rest from the server.
-
-        See `Client.snapshot`; up to two batches are read ahead.
-        """
-        read = await self._calls.run(
-            lambda: self.sync._snapshot(  # pyright: ignore[reportPrivateUsage] - of this package.
-                topic, **options
-            )
-        )
-        return AsyncSnapshot(self._reads, read)
-
     scan_tickets = _awaited(Client.scan_tickets)
     locations = _awaited(Client.locations)
 

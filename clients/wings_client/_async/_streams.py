@@ -3,18 +3,18 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Generic, Self, TypeVar
+from functools import partial
+from typing import Any, Generic, Self, TypeVar, cast
 
 from wings_client._async._pool import WorkerPool
 from wings_client._chunks import Chunks, chunk_of
 from wings_client._follow import Following
 from wings_client._handover import Handover, ReadAhead
 from wings_client._model import Chunk, RangesBatch
-from wings_client._scan import ParallelScan, ScanPart
-from wings_client._sql import RowsRead
+from wings_client._results import ReadResult, StreamResult
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
-from wings_client.arrow import RecordBatch, Schema, Table
+from wings_client.arrow import RecordBatch, Table
 from wings_core.contracts.chunks import reached
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.partitions import JsonScalar
@@ -125,11 +125,56 @@ class AsyncStream(AsyncIterator[T]):
             self._cancel()
 
 
-class _AsyncFollowing(AsyncStream[T]):
+class _AsyncResult(AsyncStream[T]):
+    """The async face of a result whose rows come as they are asked for; see `StreamResult`."""
+
+    def __init__(self, pool: WorkerPool, name: str, result: StreamResult) -> None:
+        super().__init__(pool, name)
+        self._result = result
+        self._kept: Table | None = None
+
+    async def to_arrow(self) -> Table:
+        """Return the rows that were not iterated over as one table, which is kept.
+
+        Raises:
+            InvalidArgument: It is a follow without a timeout.
+            WingsError: As iterating does.
+        """
+        if self._kept is None:
+            self._result.check_bounded()
+            batches: list[Any] = [getattr(item, "batch", item) async for item in self]
+            self._kept = await self._pool.run(partial(self._result.keep, batches))
+        return self._kept
+
+    async def to_pandas(self) -> Any:
+        """Return these rows as a data frame of pandas.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        await self.to_arrow()
+        return await self._pool.run(self._result.to_pandas)
+
+    async def to_polars(self) -> Any:
+        """Return these rows as a data frame of Polars.
+
+        Raises:
+            ImportError: Polars is not installed.
+        """
+        await self.to_arrow()
+        return await self._pool.run(self._result.to_polars)
+
+    async def to_duckdb(self, connection: Any = None) -> Any:
+        """Return these rows as a relation of DuckDB; see `Result.to_duckdb`."""
+        await self.to_arrow()
+        return self._result.to_duckdb(connection)
+
+
+class _AsyncFollowing(_AsyncResult[T]):
     """A follow, whose batches are read ahead; yields them in the form of its kind."""
 
     def __init__(self, pool: WorkerPool, follow: Following[T]) -> None:
-        super().__init__(pool, "wings-follow")
+        super().__init__(pool, "wings-follow", follow)
         self._follow = follow
         self._reached = dict(follow.chunks.next_offsets)
 
@@ -189,72 +234,56 @@ class AsyncChunks(AsyncStream[Chunk]):
         return ReadAhead([map(chunk_of, chunks)], chunks.cancel, ITEMS_WAITING_MAX)
 
 
-class _AsyncRows(AsyncStream[RecordBatch]):
-    """Batches of one schema."""
+class AsyncReadResult(_AsyncResult[RecordBatch]):
+    """Rows of a scan, a statement or a snapshot, as batches; see `ReadResult`.
 
-    def __init__(self, pool: WorkerPool, name: str, schema: Schema) -> None:
-        super().__init__(pool, name)
-        self.schema = schema
-
-    async def read_all(self) -> Table:
-        """Return all batches not yet delivered as one table, without a copy."""
-        return Table.from_batches([batch async for batch in self], self.schema)
-
-
-class AsyncSql(_AsyncRows):
-    """The rows of a statement; made by `AsyncClient.sql`.
+    Up to two batches a stream are read ahead. See `AsyncStream` for how it ends.
 
     Attributes:
         schema: The schema of the batches.
     """
 
-    def __init__(self, pool: WorkerPool, read: RowsRead) -> None:
-        super().__init__(pool, "wings-sql", read.schema)
-        self._read = read
+    def __init__(self, pool: WorkerPool, result: ReadResult) -> None:
+        self._read = result.read
+        super().__init__(pool, f"wings-{self._read.kind}", result)
+        self.schema = self._read.schema
+        self._streams = self._read.streams
+
+    async def read_all(self) -> Table:
+        """Return `to_arrow()`."""
+        return await self.to_arrow()
+
+    def __len__(self) -> int:
+        """Return how many rows there are; see `ReadResult`."""
+        return len(cast("ReadResult", self._result))
+
+    def __bool__(self) -> bool:
+        """Return True, also without rows."""
+        return True
+
+    def __repr__(self) -> str:
+        """Return what there is of it, without the rows."""
+        return f"Async{self._result!r}"
+
+    def _repr_html_(self) -> str:
+        """Return the columns, and the first rows once they are kept, for a notebook."""
+        return self._result.html()
+
+    def _readers(self) -> int:
+        return self._streams
 
     async def _open(self) -> ReadAhead[RecordBatch] | None:
+        if not self._streams:
+            return None
         await self._pool.acquire()
-        return ReadAhead([self._read.batches()], self._read.cancel, ITEMS_WAITING_MAX)
+        self._streams = 1 + await self._pool.acquire_more(self._streams - 1)
+        waiting_max = ITEMS_WAITING_MAX * self._streams
+        return ReadAhead(self._read.sources(), self._read.cancel, waiting_max, self._streams)
 
     def _end(self) -> None:
         super()._end()
-        self._read.cancel()
+        self._read.cancel()  # A statement runs from the call on.
 
 
-class AsyncSnapshot(AsyncSql):
-    """The rows of a topic at one moment; made by `AsyncClient.snapshot`.
-
-    Attributes:
-        schema: The schema of the batches.
-    """
-
-
-class AsyncScan(_AsyncRows):
-    """The batches of a range that was fixed by the call; made by `AsyncClient.scan`.
-
-    Attributes:
-        schema: The schema of the batches.
-    """
-
-    def __init__(
-        self,
-        pool: WorkerPool,
-        transport: Transport,
-        schema: Schema,
-        parts: list[ScanPart],
-        parallel: int,
-    ) -> None:
-        super().__init__(pool, "wings-scan", schema)
-        self._transport = transport
-        self._parts = parts
-        self._parallel = min(parallel, len(parts))
-
-    def _readers(self) -> int:
-        return self._parallel
-
-    async def _open(self) -> ReadAhead[RecordBatch] | None:
-        if not self._parts:
-            return None
-        await self._pool.acquire()
-        self._parallel = 1 + await self._pool.acquire_more(self._parallel - 1)
-        return ParallelScan(self._transport, self._parts, self._parallel)
+AsyncScan = AsyncSnapshot = AsyncReadResult
+"""Names from when a scan and a snapshot had results of their own."""
