@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import datetime
-from functools import wraps
+from functools import cache, wraps
 from itertools import chain, repeat
 from numbers import Integral, Real
 from types import NoneType
@@ -17,9 +17,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from wings_client._messages import wire_time
 from wings_client._model import Staged, Topic
-from wings_client._share_model import Delivery
 from wings_core.contracts.messages import shortened
-from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument
 from wings_core.suggestions import did_you_mean
@@ -72,6 +70,25 @@ def list_of(what: str, *types: type) -> Check:
 
 def _either(types: type | tuple[type, ...], check: Check, other: Check) -> Check:
     return lambda value: (check if isinstance(value, types) else other)(value)
+
+
+def _made_on_use(make: Callable[[], Check]) -> Check:
+    """Return a check that is made by its first use."""
+    made = cache(make)
+    return lambda value: made()(value)
+
+
+# Most clients share no topic; these classes take as long to import as all that a read needs.
+def _delivery() -> Check:
+    from wings_client._share_model import Delivery
+
+    return instance_of("a Delivery", Delivery)
+
+
+def _entries() -> Check:
+    from wings_core.contracts.share import AcknowledgementEntry
+
+    return list_of("AcknowledgementEntry", AcknowledgementEntry)
 
 
 def _time(value: Any) -> Any:
@@ -154,12 +171,12 @@ CHECKS: dict[str, Check] = {
         (list_of("names", str), "columns nullable"),
         (list_of("ids of shards", str), "shards"),
         (list_of("ids of stages, or of Staged", str, Staged), "stages"),
-        (list_of("AcknowledgementEntry", AcknowledgementEntry), "entries"),
+        (_made_on_use(_entries), "entries"),
         (NAMED, "claims config tables"),
         (instance_of("a mapping by partition value", Mapping), "offsets"),
         (PEM, "tls_ca tls_cert tls_key"),
         (that_is("a function", callable), "handler on_assigned on_end on_reply on_revoked"),
-        (instance_of("a Delivery", Delivery), "delivery"),
+        (_made_on_use(_delivery), "delivery"),
         (instance_of("a ScanTicket", ScanTicket), "ticket"),
         (one_of("row", "batch"), "each"),
         (one_of("error", "skip"), "on_data_loss"),

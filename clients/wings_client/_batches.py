@@ -11,6 +11,7 @@ from wings_client._model import Topic
 from wings_client._pandas import frame_table, is_pandas
 from wings_client._rows import Row, batch_of_columns, batch_of_rows, mapping_of_object
 from wings_client.arrow import RecordBatch
+from wings_core.arrow_compute import pc
 from wings_core.cast import Caster
 from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument
@@ -195,9 +196,7 @@ def _fits(batch: pa.RecordBatch, cut: Cut) -> bool:
         return False
     if cut.key is None or batch.num_rows <= BATCH_PARTITIONS_MAX:
         return True
-    import pyarrow.compute as pc  # Takes half the time of pyarrow.flight; few pushes need it.
-
-    partitions = cast("Any", pc).count_distinct(batch.column(cut.key), mode="all").as_py()
+    partitions = pc.count_distinct(batch.column(cut.key), mode="all").as_py()
     return partitions <= BATCH_PARTITIONS_MAX
 
 

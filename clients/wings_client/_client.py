@@ -37,7 +37,7 @@ from wings_client._share_consumer import ShareConsumer
 from wings_client._share_engine import ShareEngine
 from wings_client._tables import TableCalls
 from wings_client._transactions import TransactionCalls
-from wings_client._transport import Transport
+from wings_client._transport import TIMEOUT_SECONDS, Transport
 from wings_client._worker import WorkerCalls
 from wings_client._writes import WriteCalls
 from wings_client.gather._gather import Gather, gather
@@ -46,8 +46,6 @@ from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
 from wings_core.contracts.reads import ReadOptions
 from wings_core.contracts.share_stream import CREDIT_MAX
 from wings_core.errors import FencedMember, InvalidArgument, InvalidTicket, WingsError
-
-TIMEOUT_SECONDS = 30.0
 
 
 @checked_with(retry=instance_of("a Retry", Retry))

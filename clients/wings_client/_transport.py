@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -37,15 +37,21 @@ from wings_client._forks import inherited_error, keep, living, register, startin
 from wings_client._model import Topic
 from wings_client._retry import Retry, repeat_call
 from wings_core import tracing
-from wings_core.contracts.actions import ActionBody
-from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.messages import dump
-from wings_core.contracts.put import TOPIC_HEADER, PutCommand
-from wings_core.contracts.share_stream import ShareCommand
+from wings_core.contracts.put import TOPIC_HEADER
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.times import Deadline
 
+if TYPE_CHECKING:
+    from wings_core.contracts.actions import ActionBody
+    from wings_core.contracts.info import InfoCommand
+    from wings_core.contracts.put import PutCommand
+    from wings_core.contracts.share_stream import ShareCommand
+
 T = TypeVar("T")
+
+TIMEOUT_SECONDS = 30.0
+"""A client's timeout by default."""
 
 TIMEOUT_SECONDS_MIN = 0.001
 """gRPC takes a deadline of 0 or less as none."""
@@ -212,13 +218,13 @@ class Transport:
             raise errors[0]
 
     def act(
-        self, action: str, body: ActionBody, *, repeatable: bool, timeout: float | None = None
+        self, action: str, body: "ActionBody", *, repeatable: bool, timeout: float | None = None
     ) -> Any:
         """Call an action and return the JSON of its one result; see `answer`."""
         return json.loads(self.answer(action, body, repeatable=repeatable, timeout=timeout))
 
     def answer(
-        self, action: str, body: ActionBody, *, repeatable: bool, timeout: float | None = None
+        self, action: str, body: "ActionBody", *, repeatable: bool, timeout: float | None = None
     ) -> bytes:
         """Call an action and return its one result.
 
@@ -243,7 +249,7 @@ class Transport:
         with tracing.client_span(action):
             return self.repeat(call, repeatable=repeatable, timeout=timeout)
 
-    def info(self, command: InfoCommand) -> flight.FlightInfo:
+    def info(self, command: "InfoCommand") -> flight.FlightInfo:
         """Return the FlightInfo of a command: the tickets that read a topic."""
         descriptor = flight.FlightDescriptor.for_command(command.to_bytes())
 
@@ -286,7 +292,7 @@ class Transport:
         return reader, called
 
     def put(
-        self, command: PutCommand, topic: Topic, seconds: float
+        self, command: "PutCommand", topic: Topic, seconds: float
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, str]:
         """Open a DoPut stream; blocks for as long as connecting takes. Tries once.
 
@@ -310,7 +316,7 @@ class Transport:
         return writer, cast("flight.FlightMetadataReader", reader), endpoint
 
     def exchange(
-        self, command: ShareCommand
+        self, command: "ShareCommand"
     ) -> tuple[flight.FlightStreamWriter, flight.FlightStreamReader, str]:
         """Open a DoExchange stream without a deadline; the first message sends the descriptor.
 

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import children, fields_of, map_entries, shape
 from wings_core.errors import SchemaMismatch
 from wings_core.map_keys import has_key_twice, has_map
@@ -300,13 +300,12 @@ def has_least(values: "ArrowArray") -> bool:
     Arrow accepts it at any precision: its check of digits takes the absolute value, which
     overflows, so -2^127 passes as decimal128(5, 2).
     """
-    compute: Any = import_module("pyarrow.compute")
     # Arrow cannot compare decimals of a negative scale; the scale does not matter here.
     plain: Any = pa.decimal128(38) if pa.types.is_decimal128(values.type) else pa.decimal256(76)
     bits = cast("Any", pa.Array).from_buffers(
         plain, len(values), cast("Any", values).buffers(), offset=cast("Any", values).offset
     )
-    return bool(compute.equal(bits, _least(plain)).true_count)
+    return bool(pc.equal(bits, _least(plain)).true_count)
 
 
 def _is_wide(data_type: pa.DataType) -> bool:

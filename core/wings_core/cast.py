@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import children, fields_of, is_list
 from wings_core.contracts.messages import shortened
 from wings_core.errors import SchemaMismatch
@@ -163,7 +164,7 @@ def _convert(array: "ArrowArray", target: pa.DataType) -> "ArrowArray":
     if _types.is_dictionary(source):
         return _convert(found.dictionary, target).take(found.indices)
     if _types.is_run_end_encoded(source):
-        return _convert(_functions().run_end_decode(array), target)
+        return _convert(pc.run_end_decode(array), target)
     if _is_list_view(source):
         return _convert(_listed(found), target)
     if _types.is_integer(source) and _types.is_decimal(target):
@@ -178,16 +179,8 @@ def _convert(array: "ArrowArray", target: pa.DataType) -> "ArrowArray":
     return casted
 
 
-def _functions() -> Any:
-    """Return `pyarrow.compute`, imported on use, as it takes half as long as `pyarrow.flight`."""
-    import pyarrow.compute
-
-    return pyarrow.compute
-
-
 def _listed(views: Any) -> "ArrowArray":
     """Convert list views to lists; Arrow's own cast produces invalid offsets."""
-    pc = _functions()
     lengths = pc.list_value_length(views).fill_null(0)
     offsets = pa.concat_arrays([pa.nulls(1, lengths.type).fill_null(0), pc.cumulative_sum(lengths)])
     large = _types.is_large_list_view(views.type)
@@ -197,7 +190,6 @@ def _listed(views: Any) -> "ArrowArray":
 
 def _check_unchanged(array: "ArrowArray", casted: "ArrowArray") -> None:
     back = cast("Any", casted).cast(array.type, safe=False)
-    pc = _functions()
     differs = pc.not_equal(array, back)
     if _types.is_floating(array.type):
         both_nan = pc.and_(pc.is_nan(array), pc.is_nan(back))

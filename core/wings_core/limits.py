@@ -8,7 +8,7 @@ MIB = 1024 * 1024
 class Limits(BaseModel):
     """Bounds of a process's work, memory and queues; requests beyond them are rejected."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     batch_bytes_max: int = Field(
         default=64 * MIB, ge=1, description="Largest pushed batch, in bytes of Arrow buffers."

@@ -1,24 +1,14 @@
 """Detection of duplicate keys in maps, which are invalid, and unreadable for filters."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import children, is_list, map_entries
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowArray
-
-
-class _Kernels:
-    """The functions of pyarrow.compute, imported on the first call, as the import is slow."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module("pyarrow.compute"), name)
-
-
-pc: Any = _Kernels()
 
 
 def has_map(data_type: pa.DataType) -> bool:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import children, fields_of, is_list, with_children
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def plain_bytes(array: "ArrowArray") -> int:
     if _types.is_run_end_encoded(data_type):
         ends = found.run_ends.cast(pa.float64())
         starts = pa.concat_arrays([pa.array([0.0]), ends.slice(0, max(0, len(ends) - 1))])
-        return _total(_pc().multiply(_value_bytes(found.values), _pc().subtract(ends, starts)))
+        return _total(pc.multiply(_value_bytes(found.values), pc.subtract(ends, starts)))
     if _types.is_list_view(data_type) or _types.is_large_list_view(data_type):
-        most = _pc().max(_value_bytes(found.values)).as_py() or 0
+        most = pc.max(_value_bytes(found.values)).as_py() or 0
         return _total(found.sizes.cast(pa.float64())) * int(most)
     if is_list(data_type):
         return array.nbytes - found.values.nbytes + plain_bytes(found.values)
@@ -78,14 +79,8 @@ def plain_bytes(array: "ArrowArray") -> int:
     return array.nbytes
 
 
-def _pc() -> Any:
-    import pyarrow.compute  # Slow to import, and few arrays are encoded.
-
-    return pyarrow.compute
-
-
 def _total(values: Any) -> int:
-    return int(_pc().sum(values).as_py() or 0)
+    return int(pc.sum(values).as_py() or 0)
 
 
 def _value_bytes(array: "ArrowArray") -> Any:
@@ -96,15 +91,15 @@ def _value_bytes(array: "ArrowArray") -> Any:
         rows = array.offset + len(array)
         words = pa.Array.from_buffers(pa.int32(), 4 * rows, [None, array.buffers()[1]])
         views = cast("Any", pa.FixedSizeListArray).from_arrays(words, 4)
-        lengths = _pc().list_element(views, 0).slice(array.offset)
-        lengths = _pc().if_else(array.is_valid(), lengths, 0)
+        lengths = pc.list_element(views, 0).slice(array.offset)
+        lengths = pc.if_else(array.is_valid(), lengths, 0)
     elif any(is_kind(data_type) for is_kind in _WITH_OFFSETS):
-        lengths = _pc().binary_length(array)
+        lengths = pc.binary_length(array)
     else:  # Nested types: the bytes of all values.
         is_flat = data_type.num_fields == 0
         most = data_type.bit_width / 8 if is_flat else float(plain_bytes(array))
         return cast("Any", pa).repeat(most, len(array))
-    return _pc().add(lengths.fill_null(0).cast(pa.float64()), 8.0)  # Plus an offset.
+    return pc.add(lengths.fill_null(0).cast(pa.float64()), 8.0)  # Plus an offset.
 
 
 def _is_view(data_type: pa.DataType) -> bool:

@@ -65,7 +65,7 @@ _EXTENSION_NAME = b"ARROW:extension:name"
 class FieldSpec(BaseModel):
     """A column as JSON: its name, its type as text, and whether it may be null."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     name: str
     type: str = Field(description="Arrow's name of the type, like `timestamp[us, tz=UTC]`.")

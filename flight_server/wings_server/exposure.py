@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import structlog
 
 from wings_core.errors import InvalidArgument
-from wings_server.metadata.peers import PeerSecurity
 from wings_server.settings import Address, HoldSettings, MetadataSettings, Settings
-from wings_server.tls import Tls
+from wings_server.tls import PeerSecurity, Tls
 
 _logger = structlog.get_logger("wings.server")
 

@@ -87,11 +87,11 @@ def run(service: Service, process: int | None = None) -> NoReturn:
     traces.start("wings")
     service.start()
     signals.hung_up = service.reload
-    collect_rarely()
     line = service.ready_line
     with suppress(OSError):  # A closed standard output must not stop the server.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
+    collect_rarely()  # Once it serves, as this takes a tenth of the start.
     where = {} if settings.is_stateless else {"data_dir": str(settings.data_dir)}
     _logger.info("serving", **where, **_addresses(line))
 

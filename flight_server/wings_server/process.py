@@ -15,7 +15,6 @@ from wings_core.metadata.open import open_postgres
 from wings_core.model import Node
 from wings_core.security.authenticator import Authenticator
 from wings_core.share.open import open_remote
-from wings_core.share.remote.link import parse_targets
 from wings_core.share.replica.copies import FileCopies, HoldsCopies
 from wings_core.tables import Catalog, open_catalog
 from wings_core.times import now_us
@@ -26,7 +25,6 @@ from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
 from wings_server.flight.service import FlightService
 from wings_server.gate import Gate
 from wings_server.group_node import GroupNode
-from wings_server.holds.shared import serve_holds
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener, bind
 from wings_server.http.service import HttpService
@@ -248,7 +246,11 @@ def _open_log(
         metrics: Counts flushes.
         tls: The server's certificate.
     """
-    replicas = [] if settings.hold_replicas is None else parse_targets(settings.hold_replicas)
+    replicas: list[str] = []
+    if settings.hold_replicas is not None:
+        from wings_core.share.remote.link import parse_targets  # gRPC is for clusters alone.
+
+        replicas = parse_targets(settings.hold_replicas)
     if settings.is_node and settings.metadata is not None:
         replicas = replicas or [str(settings.metadata)]  # The service has a replica.
     coordinator = partial(open_remote, replicas, peer_access(settings)) if replicas else None
@@ -277,6 +279,8 @@ def _open_log(
         metadata = started.enter_context(closing(open_postgres(postgres)))
         store_id = metadata.claim_for_nodes()  # Before anything is written.
         if coordinator is None:
+            from wings_server.holds.shared import serve_holds
+
             token = metadata.node_token()
             coordinator, holds = serve_holds(settings, started, postgres, token, tls)
         deployment = PostgresAndObjects(metadata, store_id, hot, remote, coordinator)

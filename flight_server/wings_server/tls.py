@@ -9,14 +9,16 @@ import ssl
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grpc
 import structlog
 
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.security.peers import PeerAccess
 from wings_server.settings import Settings
+
+if TYPE_CHECKING:
+    import grpc
 
 _logger = structlog.get_logger("wings.tls")
 
@@ -95,8 +97,10 @@ class Tls:
             options |= {"verify_client": True, "root_certificates": self._pem.client_ca}
         return options
 
-    def grpc_credentials(self) -> grpc.ServerCredentials:
+    def grpc_credentials(self) -> "grpc.ServerCredentials":
         """Return the credentials of a gRPC server, which follow reloads."""
+        import grpc  # A server without gRPC does not import it.
+
         given = self._version
 
         def fetch() -> Any:
@@ -112,6 +116,8 @@ class Tls:
         )
 
     def _configuration(self) -> Any:
+        import grpc
+
         pem = self._pem
         return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)
 
@@ -149,6 +155,14 @@ def _end_of(chain: bytes) -> datetime:
     from cryptography import x509  # Most servers of one machine have no TLS.
 
     return x509.load_pem_x509_certificate(chain).not_valid_after_utc
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PeerSecurity:
+    """How a service is kept to the nodes of its cluster."""
+
+    tls: Tls | None = None
+    token: str | None = None
 
 
 def peer_access(settings: Settings) -> PeerAccess:

@@ -22,7 +22,7 @@ from wings_client._async._streams import (
 from wings_client._async._transactions import AsyncTransactions
 from wings_client._async._worker import AsyncWorker
 from wings_client._chunks import OnDataLoss
-from wings_client._client import TIMEOUT_SECONDS, Client
+from wings_client._client import Client
 from wings_client._follow import Follow, ManyFollow
 from wings_client._messages import OffsetValue
 from wings_client._model import PartitionValue
@@ -33,7 +33,7 @@ from wings_client._read_options import (
 )
 from wings_client._results import ReadResult
 from wings_client._retry import Retry
-from wings_client._transport import Transport
+from wings_client._transport import TIMEOUT_SECONDS, Transport
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import WingsError
 

@@ -6,14 +6,16 @@ The variables for a client's certificate differ from those for a server's, `WING
 The options are added to each command with an `--endpoint`, and stored beside its parameters.
 """
 
-import ssl
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wings_client._access import Access
 from wings_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import ssl
 
 PANEL = "Connection"
 """The panel of these options, and of `--endpoint`, in the help."""
@@ -105,12 +107,14 @@ def refuse_files_of_tls(url: str) -> None:
         raise InvalidArgument(f"{url:.200} does not use TLS, but {given[0]} is given: use https://")
 
 
-def tls_context() -> ssl.SSLContext:
+def tls_context() -> "ssl.SSLContext":
     """Return the HTTPS context given by the running command's options.
 
     Raises:
         InvalidArgument: A file is not a certificate or key.
     """
+    import ssl  # Flight does not need it.
+
     try:
         context = ssl.create_default_context(cafile=_given.get("tls_ca"))
         if "tls_cert" in _given:

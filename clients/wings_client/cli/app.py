@@ -8,6 +8,7 @@ on standard error; all other commands work.
 """
 
 import sys
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any, Final
 
@@ -107,6 +108,7 @@ class PluginGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@cache  # The entry points of all distributions take longer to read than the help to write.
 def _found() -> dict[str, EntryPoint]:
     """Return entry points by name; of two with one name, the first found."""
     found = dict(OWN)

@@ -1,22 +1,25 @@
 """The server's address, and messages for missing servers and topics."""
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import typer
 
-from wings_client import Client, Connection, Retry
+from wings_client import Connection, Retry
 from wings_client._addresses import addresses_of
-from wings_client._client import TIMEOUT_SECONDS
-from wings_client._transport import Transport
+from wings_client._reads import ReadCalls
+from wings_client._transport import TIMEOUT_SECONDS, Transport
 from wings_client.cli.access import current_access
-from wings_core.contracts.actions import ActionBody
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.suggestions import suggested
+
+if TYPE_CHECKING:
+    from wings_client import Client
+    from wings_core.contracts.actions import ActionBody
 
 RETRY = Retry(reconnect_seconds=24 * 3600.0)
 """Retry policy of followers: reconnect for a day."""
@@ -67,7 +70,7 @@ class Endpoint:
 
 
 @contextmanager
-def connected(endpoint: str, topic: str = "", retry: Retry | None = None) -> Generator[Client]:
+def connected(endpoint: str, topic: str = "", retry: Retry | None = None) -> "Generator[Client]":
     """Connect to a server over Flight; errors within the block get messages for a terminal.
 
     Args:
@@ -86,22 +89,42 @@ def connected(endpoint: str, topic: str = "", retry: Retry | None = None) -> Gen
 @contextmanager
 def connected_transport(
     endpoint: str, topic: str = "", retry: Retry | None = None
-) -> Generator[tuple[Client, Transport]]:
+) -> "Generator[tuple[Client, Transport]]":
     """Connect like `connected`; also yields the client's transport."""
+    from wings_client import Client  # Takes as long to import as what a read needs.
+
+    transport = _transport(endpoint, retry)
+    with Client(transport) as client, _explained(client, endpoint, topic):
+        yield client, transport
+
+
+@contextmanager
+def connected_reader(endpoint: str, topic: str) -> Generator[ReadCalls]:
+    """Connect like `connected`, for reads alone, which saves importing all other calls."""
+    with closing(_transport(endpoint, None)) as transport:
+        client = ReadCalls(transport)
+        with _explained(client, endpoint, topic):
+            yield client
+
+
+def _transport(endpoint: str, retry: Retry | None) -> Transport:
     if Endpoint.parse(endpoint).is_http:
         raise typer.BadParameter(
             f"{endpoint} is HTTP, and this command uses Arrow Flight: give grpc://HOST:PORT",
             param_hint="--endpoint",
         )
-    transport = Transport(endpoint, TIMEOUT_SECONDS, retry or Retry(), current_access())
-    with Client(transport) as client:
-        try:
-            yield client, transport
-        except WingsError as error:
-            raise explained(error, endpoint, topic, lambda: _names(client)) from error
+    return Transport(endpoint, TIMEOUT_SECONDS, retry or Retry(), current_access())
 
 
-def act(endpoint: str, action: str, body: ActionBody, *, repeatable: bool = True) -> Any:
+@contextmanager
+def _explained(client: ReadCalls, endpoint: str, topic: str) -> Generator[None]:
+    try:
+        yield
+    except WingsError as error:
+        raise explained(error, endpoint, topic, lambda: _names(client)) from error
+
+
+def act(endpoint: str, action: str, body: "ActionBody", *, repeatable: bool = True) -> Any:
     """Run an action that the client has no method for; returns its decoded result.
 
     Args:
@@ -155,7 +178,7 @@ def short_name(name: str) -> str:
     return parsed.topic if parsed.namespace == DEFAULT_NAMESPACE else name
 
 
-def _names(client: Client) -> list[str]:
+def _names(client: ReadCalls) -> list[str]:
     return [topic.name for topic in client.topics()]
 
 

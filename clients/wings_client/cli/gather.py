@@ -38,6 +38,7 @@ from wings_client.cli.values import (
     start_of,
 )
 from wings_client.gather import EMPTY, Gather, GatherEnd, GatherReason, Reply, Request, Sentinel
+from wings_core.arrow_compute import pc
 from wings_core.contracts.reads import ALL
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar
@@ -340,11 +341,6 @@ def _sentinel(given: str | None, topics: Sequence[Topic]) -> Sentinel | None:
                 f"{short_name(topic.name)} has no column {printable(given)} of type bool",
                 param_hint="--sentinel",
             )
-
-    # Imported here, to keep the start of other commands short.
-    import pyarrow.compute
-
-    pc: Any = pyarrow.compute
 
     def goes_on(reply: Reply) -> bool:
         return not pc.any(reply.batch.column(given)).as_py()

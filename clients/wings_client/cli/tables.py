@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.compute
 import typer
 from rich.cells import cell_len, set_cell_size
 
 from wings_client.cli.values import printable
+from wings_core.arrow_compute import pc
 from wings_core.json_rows.texts import json_texts
-
-pc: Any = pyarrow.compute
 
 CELL_CHARACTERS_MAX = 1_000
 """Longer values are truncated, whatever the table's width."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 import typer
 
-from wings_client import Client, PartitionState, Topic
+from wings_client import PartitionState, Topic
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.partitions import JsonScalar, partition_of
@@ -20,6 +20,7 @@ from wings_core.times import parse_timestamp
 from wings_core.type_names import parse_type, type_name
 
 if TYPE_CHECKING:
+    from wings_client._reads import ReadCalls
     from wings_core.arrow_types import ArrowField
 
 _FILE_OPTIONS = {"format": "--format", "encoding": "--encoding", "fields": "--field"}
@@ -111,7 +112,7 @@ def parse_offset(text: str) -> Offset:
 
 
 def start_of(
-    client: Client, topic: Topic, offset: Offset, partition: JsonScalar, *, many: bool
+    client: "ReadCalls", topic: Topic, offset: Offset, partition: JsonScalar, *, many: bool
 ) -> Offset | dict[JsonScalar, int]:
     """Return the start of a read, with a negative number resolved from the end of each partition.
 

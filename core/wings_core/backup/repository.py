@@ -31,7 +31,7 @@ Bytes = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class FilePart(_Model):

@@ -89,7 +89,7 @@ class CreateTopic(ActionBody):
     schema_ipc: str | None = None
     """Base64 of the schema as an Arrow IPC message."""
     partition_key: str | None = None
-    config: TopicConfig = TopicConfig()
+    config: TopicConfig = TopicConfig.model_construct()
     if_not_exists: bool = False
 
     @model_validator(mode="after")

@@ -3,7 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, WrapValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    WrapValidator,
+    model_validator,
+)
 
 from wings_core.contracts.actions import OFFSETS_MAX, ActionBody, Part
 from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of
@@ -103,7 +111,8 @@ _ENTRIES: TypeAdapter[tuple[ResetEntry, ...]] = TypeAdapter(
         tuple[ResetEntry, ...],
         Field(strict=False, min_length=1, max_length=OFFSETS_MAX),
         AfterValidator(_distinct_partitions),
-    ]
+    ],
+    config=ConfigDict(defer_build=True),
 )
 
 

@@ -57,7 +57,7 @@ _SENTENCES: Mapping[str, str] = {
 class Message(BaseModel):
     """A JSON object on the wire; the base of all messages."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     nullable_keys: ClassVar[frozenset[str]] = frozenset({"partition"})
     """Keys that may be null; a null `partition` is that of a topic without a key."""

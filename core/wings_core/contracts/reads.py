@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     JsonValue,
     PlainSerializer,
@@ -96,7 +97,7 @@ SlotNumbers = Annotated[
 SchemaVersion = Annotated[int, Field(ge=1, le=INT64_MAX)]
 """Version of a topic's schema, from 1."""
 
-_OFFSET: TypeAdapter[Offset] = TypeAdapter(Offset)
+_OFFSET: TypeAdapter[Offset] = TypeAdapter(Offset, config=ConfigDict(defer_build=True))
 
 _ENTRY_KEYS = frozenset({"partition", "offset", "end_offset"})
 
@@ -211,13 +212,19 @@ def _pair(item: object) -> tuple[JsonValue, int]:
     raise problem_of(f"must contain pairs of a partition and its next offset; got {shown(item)}")
 
 
+def _dump_positions(pairs: tuple[tuple[JsonValue, int], ...]) -> object:
+    return list(pairs)  # pydantic takes long to inspect a built-in function such as `list`.
+
+
 def _identity(value: JsonValue) -> object:
     """Return a key that also distinguishes types, since True equals 1 in Python."""
     return json.dumps(value) if isinstance(value, (list, dict)) else (type(value), value)
 
 
 Positions = Annotated[
-    tuple[tuple[JsonValue, int], ...], PlainValidator(_parse_positions), PlainSerializer(list)
+    tuple[tuple[JsonValue, int], ...],
+    PlainValidator(_parse_positions),
+    PlainSerializer(_dump_positions),
 ]
 """Starts in some of all partitions: pairs of a partition value and an offset."""
 

@@ -63,7 +63,7 @@ class GroupBody(ActionBody):
 class CreateGroup(GroupBody):
     """The body of `share-create`."""
 
-    config: ShareConfig = ShareConfig()
+    config: ShareConfig = ShareConfig.model_construct()
     if_not_exists: bool = False
 
 

@@ -38,7 +38,7 @@ class TokenCreate(ActionBody):
     ]
     expires: Annotated[str, Field(max_length=64)] | None = None
     """Expiry: a duration like `90d`, or a time in RFC 3339; None for never."""
-    quotas: QuotasBody = QuotasBody()
+    quotas: QuotasBody = QuotasBody.model_construct()
 
 
 class TokenAlter(ActionBody):

@@ -10,12 +10,13 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import duckdb
+from typing import TYPE_CHECKING, Protocol
 
 from wings_core.errors import InvalidFilter, ResourceExhausted, WingsError
 from wings_core.times import Deadline
+
+if TYPE_CHECKING:
+    import duckdb
 
 ENGINES_MAX = 8
 """Filters that DuckDB evaluates at once in one process."""
@@ -95,14 +96,14 @@ class FilterEngine:
         self._planner: duckdb.DuckDBPyConnection | None = None
 
     @property
-    def runner(self) -> duckdb.DuckDBPyConnection:
+    def runner(self) -> "duckdb.DuckDBPyConnection":
         """Parses and evaluates."""
         if self._runner is None:
             self._runner = _open()
         return self._runner
 
     @property
-    def planner(self) -> duckdb.DuckDBPyConnection:
+    def planner(self) -> "duckdb.DuckDBPyConnection":
         """Tells how DuckDB would evaluate an expression over any rows of given types."""
         if self._planner is None:
             self._planner = _open(f"SET disabled_optimizers = '{_PLANNER_OMITS}'")
@@ -122,7 +123,9 @@ class FilterEngine:
         self._runner = self._planner = None
 
 
-def _open(*settings: str) -> duckdb.DuckDBPyConnection:
+def _open(*settings: str) -> "duckdb.DuckDBPyConnection":
+    import duckdb
+
     connection = duckdb.connect(":memory:", config=_CONFIG)
     # Texts and times are compared in UTC, whatever the zone of the machine.
     for setting in ("SET TimeZone = 'UTC'", *settings, "SET lock_configuration = true"):
@@ -242,6 +245,8 @@ def lent(allowance: Allowance, *, pattern: bool = False) -> Generator[FilterEngi
         ResourceExhausted: No engine was free in time.
         WingsError: What the read was cancelled with.
     """
+    import duckdb  # Many servers never filter.
+
     engine = _engines.borrow(allowance, pattern=pattern)
     seconds = allowance.seconds(EVALUATION_SECONDS_MAX)
     loan = _Loan(engine, time.monotonic() + seconds, allowance)

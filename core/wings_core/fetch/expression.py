@@ -11,9 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
-
-import duckdb
+from typing import TYPE_CHECKING, Any, cast
 
 from wings_core.errors import InvalidFilter
 from wings_core.fetch.vocabulary import (
@@ -26,6 +24,9 @@ from wings_core.fetch.vocabulary import (
     TYPES,
 )
 from wings_core.suggestions import suggested
+
+if TYPE_CHECKING:
+    import duckdb
 
 EXPRESSION_LENGTH_MAX = 16 * 1024
 """Characters of a filter."""
@@ -75,7 +76,7 @@ class Expression:
     """True if it matches regular expressions."""
 
 
-def parse(expression: str, connection: duckdb.DuckDBPyConnection) -> Expression:
+def parse(expression: str, connection: "duckdb.DuckDBPyConnection") -> Expression:
     """Check that a text is one scalar expression a filter may be.
 
     Args:
@@ -109,6 +110,8 @@ def _check_tokens(expression: str) -> None:
     Raises:
         InvalidFilter: A comment, a query, or brackets that are nested too deep or are not closed.
     """
+    import duckdb
+
     raw = expression.encode()
     depth = 0
     for start, kind in duckdb.tokenize(expression):
@@ -122,7 +125,7 @@ def _check_tokens(expression: str) -> None:
                 raise InvalidFilter(f"the filter is nested more than {DEPTH_MAX} levels deep")
 
 
-def _parse(expression: str, brackets: str, connection: duckdb.DuckDBPyConnection) -> _Node | None:
+def _parse(expression: str, brackets: str, connection: "duckdb.DuckDBPyConnection") -> _Node | None:
     """Return the syntax tree of an expression within brackets; None: more of it is expected."""
     before, after = f"SELECT {brackets[0]}\n", f"\n{brackets[1]} FROM batch"
     query = f"{before}{expression}{after}"

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-import duckdb
 import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, shape
@@ -23,6 +22,8 @@ from wings_core.fetch.kernels import Kernel, kernel_of
 from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
+    import duckdb
+
     from wings_core.arrow_types import ArrowField
 
 FILTERS_KEPT_MAX = 256
@@ -152,8 +153,8 @@ def _compile(expression: str, schema: pa.Schema, allowance: Allowance) -> RowFil
 
 
 def _relation(
-    connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch | pa.Table, expression: str
-) -> duckdb.DuckDBPyRelation:
+    connection: "duckdb.DuckDBPyConnection", rows: pa.RecordBatch | pa.Table, expression: str
+) -> "duckdb.DuckDBPyRelation":
     return connection.from_arrow(cast("Any", rows)).project(f"(\n{expression}\n)")
 
 

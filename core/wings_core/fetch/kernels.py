@@ -20,13 +20,14 @@ from functools import reduce
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wings_core.fetch.storage_values import array_of, integer_range
 
 if TYPE_CHECKING:
+    import duckdb
+
     from wings_core.arrow_types import ArrowField
 
 Kernel = Callable[[pa.RecordBatch], "pa.BooleanArray"]
@@ -108,7 +109,7 @@ class _LeftToDuckDBError(Exception):
 
 
 def kernel_of(
-    expression: str, columns: "Sequence[ArrowField]", planner: duckdb.DuckDBPyConnection
+    expression: str, columns: "Sequence[ArrowField]", planner: "duckdb.DuckDBPyConnection"
 ) -> Kernel | None:
     """Return what evaluates a predicate as DuckDB does, None where only DuckDB does.
 
@@ -136,7 +137,7 @@ class _Plan:
 
 
 def _plan(
-    expression: str, columns: "Sequence[ArrowField]", planner: duckdb.DuckDBPyConnection
+    expression: str, columns: "Sequence[ArrowField]", planner: "duckdb.DuckDBPyConnection"
 ) -> _Plan:
     """Have DuckDB bind, simplify and fold an expression over a table of the columns' types."""
     definitions = ", ".join(

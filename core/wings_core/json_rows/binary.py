@@ -9,7 +9,8 @@ from array import array
 
 import pyarrow as pa
 
-from wings_core.json_rows.kernels import Column, UnfitError, arrow, check_form, joined, pc
+from wings_core.arrow_compute import pc
+from wings_core.json_rows.kernels import Column, UnfitError, arrow, check_form, joined
 
 _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 

@@ -8,11 +8,12 @@ are errors. Other types are read as one of these and converted here, by column.
 
 import pyarrow as pa
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import children, is_list, shape
 from wings_core.json_rows.binary import parse_base64
 from wings_core.json_rows.decimals import parse_decimals
 from wings_core.json_rows.intervals import INTERVAL, intervals_of
-from wings_core.json_rows.kernels import Column, arrow, check_all, pc
+from wings_core.json_rows.kernels import Column, arrow, check_all
 from wings_core.json_rows.temporal import (
     parse_dates,
     parse_durations,

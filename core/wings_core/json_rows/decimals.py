@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_core.json_rows.kernels import Column, UnfitError, check_all, check_form, joined, pc
+from wings_core.arrow_compute import pc
+from wings_core.json_rows.kernels import Column, UnfitError, check_all, check_form, joined
 
 DIGITS_MAX = {32: 9, 64: 18, 128: 38, 256: 76}
 """Digits that every decimal holds, by its number of bits."""

@@ -6,12 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import fields_of
 from wings_core.batches import check_batch
 from wings_core.errors import BatchTooLarge, SchemaMismatch
 from wings_core.json_rows.convert import converted, read_type
 from wings_core.json_rows.diagnostics import first_problem
-from wings_core.json_rows.kernels import Column, UnfitError, arrow, pc
+from wings_core.json_rows.kernels import Column, UnfitError, arrow
 
 DATA_BYTES_MAX = 1 << 30
 """Longest array in bytes; Arrow's reader counts bytes in an int32."""

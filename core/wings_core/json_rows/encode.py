@@ -7,9 +7,10 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.csv
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import leaves
 from wings_core.errors import BatchTooLarge
-from wings_core.json_rows.kernels import Column, arrow, pc
+from wings_core.json_rows.kernels import Column, arrow
 from wings_core.json_rows.texts import json_texts, object_texts, text_bytes_max
 
 ROW_BYTES_MAX = 512 * 1024 * 1024

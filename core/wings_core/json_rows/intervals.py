@@ -5,7 +5,8 @@ Arrow has no kernels for them, so their 16 bytes are converted as integers.
 
 import pyarrow as pa
 
-from wings_core.json_rows.kernels import Column, UnfitError, arrow, pc
+from wings_core.arrow_compute import pc
+from wings_core.json_rows.kernels import Column, UnfitError, arrow
 
 INTERVAL = (
     pa.field("months", pa.int32(), nullable=False),

@@ -6,13 +6,13 @@ Columns have any type, for which pyarrow's stubs have no name, so they are typed
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
+
+from wings_core.arrow_compute import pc
 
 Column = Any
 """An Arrow array of any type."""
 
 arrow: Any = pa
-pc: Any = pyarrow.compute
 
 
 class UnfitError(ValueError):

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from wings_core.arrow_compute import pc
 from wings_core.json_rows.kernels import (
     Column,
     UnfitError,
@@ -15,7 +16,6 @@ from wings_core.json_rows.kernels import (
     check_form,
     floor_divided,
     joined,
-    pc,
     scaled,
 )
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import children, is_list, map_entries
 from wings_core.json_rows.binary import base64_texts
 from wings_core.json_rows.decimals import decimal_texts
 from wings_core.json_rows.intervals import interval_structs
-from wings_core.json_rows.kernels import Column, arrow, joined, pc
+from wings_core.json_rows.kernels import Column, arrow, joined
 from wings_core.json_rows.temporal import (
     date_texts,
     duration_texts,

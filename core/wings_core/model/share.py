@@ -62,7 +62,7 @@ Start = Annotated[Literal["latest", "earliest"] | TimestampOffset, WrapValidator
 class ShareConfig(BaseModel):
     """A group's configuration, set at creation and later; changes apply from the next step on."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     lock_duration_ms: int = Field(
         default=30_000,

@@ -15,7 +15,7 @@ from wings_core.slots import SLOTS, SLOTS_MAX, slot_of
 class KafkaConfig(BaseModel):
     """Configuration of a topic that Kafka's clients produce to and consume."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     partitions: int = Field(
         ge=1,
@@ -35,7 +35,7 @@ class KafkaConfig(BaseModel):
 class TopicConfig(BaseModel):
     """Configuration of a topic, set at creation or later; null selects a key's default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     batch_bytes_max: int | None = Field(
         default=None,

@@ -8,10 +8,9 @@ from wings_core.share.open import OpenReplicas, SharedHolds
 from wings_core.share.replica.copies import HoldsCopies
 from wings_server.exposure import TLS_MISSING, check_exposure
 from wings_server.holds.handlers import hold_service
-from wings_server.metadata.peers import PeerSecurity
 from wings_server.metadata.service import GrpcService
 from wings_server.settings import Address, Settings
-from wings_server.tls import Tls, peer_access
+from wings_server.tls import PeerSecurity, Tls, peer_access
 
 
 def serve_holds(

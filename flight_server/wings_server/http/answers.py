@@ -13,7 +13,7 @@ _TIME = Field(description="RFC 3339, UTC, six digits of fraction.")
 class _Answer(BaseModel):
     """A documented response, without other keys."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class NamespaceDescription(_Answer):

@@ -38,7 +38,7 @@ Encoder = Callable[[Query, int], bytes]
 class SqlAnswerSchema(BaseModel):
     """Columns of a result."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     fields: list[FieldSpec]
 
@@ -46,7 +46,7 @@ class SqlAnswerSchema(BaseModel):
 class SqlAnswer(BaseModel):
     """Rows of a statement; only for the OpenAPI document."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     columns: SqlAnswerSchema = Field(alias="schema")
     rows: list[dict[str, Any]] = Field(description="Objects of the columns.")

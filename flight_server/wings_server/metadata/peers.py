@@ -2,7 +2,6 @@
 
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
@@ -13,7 +12,6 @@ from wings_core import tracing
 from wings_core.errors import Unauthenticated
 from wings_core.metadata.remote.channel import ERROR_KEY, error_body, error_message
 from wings_core.security.tokens import digest_of
-from wings_server.tls import Tls
 
 _HEALTH = "/grpc.health.v1.Health/"
 """Open, as probes of health are over HTTP."""
@@ -21,14 +19,6 @@ _HEALTH = "/grpc.health.v1.Health/"
 _REFUSAL = Unauthenticated("the token of the cluster is needed: see WINGS_CLUSTER_TOKEN")
 
 _logger = structlog.get_logger("wings.access")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class PeerSecurity:
-    """How a service is kept to the nodes of its cluster."""
-
-    tls: Tls | None = None
-    token: str | None = None
 
 
 class ClusterToken(grpc.aio.ServerInterceptor):

@@ -38,9 +38,10 @@ from wings_server.holds.sessions import Sessions
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
-from wings_server.metadata.peers import CallSpans, ClusterToken, PeerSecurity
+from wings_server.metadata.peers import CallSpans, ClusterToken
 from wings_server.metadata.requests import check_request, snake_case
 from wings_server.settings import Address
+from wings_server.tls import PeerSecurity
 
 CALLS_RUNNING_MAX = 16_384
 """Calls at once, those that wait included; further ones are refused with RESOURCE_EXHAUSTED."""

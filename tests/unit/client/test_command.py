@@ -354,17 +354,35 @@ def test_help_shows_flags_without_a_type_and_the_connection_apart() -> None:
     assert all(f"--{each} " in connection for each in ("endpoint", "token-file", "tls-ca"))
 
 
-def test_help_imports_neither_arrow_nor_what_commands_need() -> None:
-    code = """
-        import sys
-        from wings_client.cli.app import app
-        try:
-            app(["--help"])
-        except SystemExit:
-            print(*sys.modules, file=sys.stderr)
-    """
+HELP = "from wings_client.cli.app import app\ntry: app(['--help'])\nexcept SystemExit: pass"
+FETCH = "import wings_client.cli.app, wings_client.cli.fetch, wings_client.cli.tables"
+SERVE = "import wings_server.settings, wings_server.process"
+READS_NOTHING = {"duckdb", "grpc", "wings_server"}
+
+
+@pytest.mark.parametrize(
+    ("code", "without"),
+    [
+        (HELP, {*READS_NOTHING, "asyncio", "numpy", "pyarrow", "pydantic"}),
+        (
+            FETCH,
+            {*READS_NOTHING, "asyncio", "http.client", "pyarrow.compute", "rich.console", "ssl"}
+            | {"wings_client._client", "wings_client.gather", "wings_core.contracts.share"},
+        ),
+        (SERVE, {"duckdb", "fastapi", "grpc", "rich.progress", "wings_core.metadata.remote"}),
+    ],
+    ids=["help", "fetch", "serve"],
+)
+def test_a_command_imports_only_what_it_needs(code: str, without: set[str]) -> None:
+    code = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
     found = set(python(code).stderr.split())
-    assert not found & {"asyncio", "duckdb", "numpy", "pyarrow", "pydantic", "wings_server"}
+    assert "sys" in found
+    assert not found & without
+
+
+def test_help_imports_few_modules_of_wings() -> None:
+    code = f"import sys\n{HELP}\nprint(*sys.modules, file=sys.stderr)"
+    found = set(python(code).stderr.split())
     ours = {name for name in found if name.startswith("wings_")}
     assert ours <= {
         "wings_client",

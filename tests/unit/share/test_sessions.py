@@ -23,9 +23,9 @@ from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, HoldRequest, Request
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_server.holds.handlers import hold_service
-from wings_server.metadata.peers import PeerSecurity
 from wings_server.metadata.service import GrpcService
 from wings_server.settings import Address
+from wings_server.tls import PeerSecurity
 
 SECONDS = 30.0
 

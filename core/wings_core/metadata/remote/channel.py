@@ -29,6 +29,7 @@ from wings_core.errors import (
     error_from_json,
 )
 from wings_core.metadata.remote.deduplicate import CallOutcome
+from wings_core.security.channels import open_channel
 from wings_core.security.peers import PeerAccess
 from wings_core.times import Deadline
 
@@ -148,7 +149,8 @@ class ServiceChannel:
         self.target = target
         self._closing = threading.Event()
         self._unary: dict[str, grpc.UnaryUnaryMultiCallable[Any, Any]] = {}
-        self.channel = (access or PeerAccess()).channel(
+        self.channel = open_channel(
+            access or PeerAccess(),
             target,
             [
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
