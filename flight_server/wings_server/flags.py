@@ -105,7 +105,7 @@ FLAGS: dict[str, Any] = {
     "kafka_advertised": _flag(
         str,
         "Address at which Kafka's clients reach the server. Port 0 is the actual one. Default: the "
-        "address of --kafka.",
+        "address of --kafka, or the host of Flight's where that means all addresses.",
         _ADDRESS,
     ),
     "listen": _flag(str, "Address of gRPC; port 0 picks a free one.", _ADDRESS),

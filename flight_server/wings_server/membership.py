@@ -30,7 +30,7 @@ class Membership:
         self._nodes = nodes
         self._lease_seconds = lease_seconds
         self._node: Node | None = None
-        self._live: tuple[str, ...] = ()
+        self._live: tuple[Node, ...] = ()
         self._heard = True
         """Whether the last renewal succeeded."""
         self._leaving = threading.Event()
@@ -43,7 +43,7 @@ class Membership:
             node: The node, with its addresses for clients.
         """
         self._node = node
-        self._live = (self._node.address,)
+        self._live = (node,)
         self._look_for_namesakes(self._node.address)
         self._renew(self._node)
         self._thread.start()
@@ -55,6 +55,10 @@ class Membership:
         nodes
         each address is equally often in each position. Empty before `join`.
         """
+        return tuple(node.address for node in self._live)
+
+    def nodes(self) -> Sequence[Node]:
+        """Return the live nodes as last read, in the order of `addresses`."""
         return self._live
 
     def leave(self) -> None:
@@ -83,7 +87,7 @@ class Membership:
 
     def _renew(self, node: Node) -> None:
         try:
-            live = [each.address for each in self._nodes.renew(node, self._lease_seconds)]
+            live = self._nodes.renew(node, self._lease_seconds)
         except WingsError as error:
             self._note_silence(error.message)
             return
@@ -95,7 +99,7 @@ class Membership:
         if not self._heard:
             _logger.info("this node is listed again")
         self._heard = True
-        own = live.index(node.address) if node.address in live else 0
+        own = next((at for at, each in enumerate(live) if each.address == node.address), 0)
         self._live = (*live[own:], *live[:own])
 
     def _note_silence(self, reason: str, *, exc_info: bool = False) -> None:

@@ -116,8 +116,8 @@ class Server:
                 "--advertise is for nodes: give --metadata, or --metadata-url with --hot and "
                 "without --data-dir"
             )
-        if settings.kafka is not None and (settings.is_node or settings.processes > 1):
-            raise InvalidArgument("--kafka is for a server of one process that is not a node")
+        if settings.kafka is not None and settings.processes > 1:
+            raise InvalidArgument("--kafka is for a server of one process")
         # Each part pushes its stop; unwinding runs them in the order of a drain.
         with ExitStack() as started:
             metrics = Metrics()
@@ -146,7 +146,7 @@ class Server:
             started.callback(self.http_service.refuse)
             self.http = listener.address
             if settings.kafka is not None:
-                self.kafka = self._serve_kafka(log, metrics, gate, settings.kafka, started)
+                self.kafka = self._serve_kafka(log, metrics, gate, membership, started)
             self.flight = Address(settings.flight.host, self.service.port)
             own = self._as_node(settings)
             log.consumer_groups = GroupNode(log, own, peer_access(settings), self.tls is not None)
@@ -179,10 +179,17 @@ class Server:
         return Gate(log, authenticator)
 
     def _serve_kafka(
-        self, log: ServedLog, metrics: Metrics, gate: Gate, address: Address, started: ExitStack
+        self,
+        log: ServedLog,
+        metrics: Metrics,
+        gate: Gate,
+        membership: Membership,
+        started: ExitStack,
     ) -> Address:
         """Serve Kafka's protocol; returns its address with the actual port."""
         settings = self.settings
+        address = settings.kafka
+        assert address is not None
         try:
             from wings_server.kafka.server import KafkaListener
             from wings_server.kafka.service import KafkaService
@@ -191,9 +198,13 @@ class Server:
                 f"--kafka needs {error.name}: install wings-flight[kafka]"
             ) from None
         service = self._kafka_service = started.enter_context(
-            closing(KafkaService(log, metrics, gate))
+            closing(KafkaService(log, metrics, gate, membership.nodes))
         )
-        listener = KafkaListener(service, address, settings.kafka_advertised, self.tls)
+        advertised = settings.kafka_advertised or address
+        if advertised.is_wildcard:
+            flight = settings.advertise or settings.flight
+            advertised = Address(flight.host, advertised.port)
+        listener = KafkaListener(service, address, advertised, self.tls)
         started.callback(listener.stop)
         started.callback(listener.drain, settings.drain_seconds)
         started.callback(service.refuse)
@@ -206,7 +217,7 @@ class Server:
         if settings.http.is_wildcard:
             host = address.host
         http = f"{'http' if self.tls is None else 'https'}://{Address(host, self.http.port)}"
-        kafka = "" if self._kafka_service is None else str(self._kafka_service.address)
+        kafka = "" if self._kafka_service is None else str(self._kafka_service.brokers.own)
         return Node(uuid.uuid4().hex, str(address), http, now_us(), kafka)
 
     def _all_ready(self) -> bool:

@@ -109,7 +109,8 @@ def test_configuration_is_described_and_altered_key_by_key(
 
 
 def test_configuration_of_the_broker_is_described(admin: AdminClient) -> None:
-    found = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
+    (broker,) = admin.describe_cluster().result(LATER).nodes
+    found = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker.id))]))
     assert int(found["message.max.bytes"].value) >= 1 << 20
 
 

@@ -262,7 +262,7 @@ def test_a_group_is_listed_and_deleted_once_its_members_have_left(
         assert refusal(admin.delete_consumer_groups([new_topic_id])) == (
             ck.KafkaError.NON_EMPTY_GROUP
         )
-    assert listed()[new_topic_id] == ("EMPTY", "CONSUMER")
+    assert listed()[new_topic_id] == ("EMPTY", "CLASSIC")
     only(admin.delete_consumer_groups([new_topic_id]))
     assert new_topic_id not in listed()
 

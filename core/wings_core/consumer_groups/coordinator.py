@@ -10,6 +10,7 @@ before it asked for it and less a margin for clocks that differ. The next holder
 later than that, so a member never outlives the session that its last answer promised.
 """
 
+import math
 import threading
 import time
 import zlib
@@ -22,7 +23,7 @@ from wings_core.consumer_groups.group import Beat, ConsumerGroup, Heartbeat
 from wings_core.errors import FencedMember, InvalidArgument, ResourceExhausted, Unavailable
 from wings_core.metadata.interfaces import ConsumerGroups
 from wings_core.metadata.maintenance import Maintenance, MaintenanceLease
-from wings_core.model import GroupMember
+from wings_core.model import GroupChange, GroupMember
 
 T = TypeVar("T")
 
@@ -43,6 +44,9 @@ BEATS_PER_SECOND = 200
 
 BEAT_MS_MIN = 3_000
 """The least time between two heartbeats of a member."""
+
+HOLDER_SECONDS = 0.5
+"""How long it is remembered which node runs a group."""
 
 SETTLING_BEAT_MS = 500
 """The least time while slots move."""
@@ -81,6 +85,9 @@ class _Shard:
         self.lease: MaintenanceLease | None = None
         self.asked_at = 0.0
         """When the lease was last asked for with success, by the clock."""
+        self.holder: str | None = None
+        """Another holder, as of `looked_at`."""
+        self.looked_at = -math.inf
 
 
 class GroupCoordinator:
@@ -92,6 +99,9 @@ class GroupCoordinator:
         holder: This process's name as a holder, unique for each start; others pass calls on by it.
         slots_of: Returns the slots of topics by UUID, without those that do not exist.
         clock: Monotonic, in seconds.
+
+    Attributes:
+        name: The holder's name.
     """
 
     def __init__(
@@ -104,7 +114,7 @@ class GroupCoordinator:
     ) -> None:
         self._store = store
         self._leases = leases
-        self._holder = holder
+        self.name = holder
         self._slots_of = slots_of
         self._clock = clock
         self._shards = [_Shard(number) for number in range(SHARDS)]
@@ -146,6 +156,58 @@ class GroupCoordinator:
         with self._opened(consumer) as group:
             return work(sorted(group.members.values(), key=lambda member: member.member))
 
+    def lease(self, consumer: str) -> int | None:
+        """Return the token of a group's lease, at once; None: `hold` has to be called."""
+        shard = self._shard_of(consumer)
+        lease = shard.lease
+        return lease.token if lease is not None and not self._is_due(shard) else None
+
+    def hold(self, consumer: str) -> int:
+        """Take a group's lease, or renew it where that is due; returns its token.
+
+        Raises:
+            RunElsewhere: Another node holds the lease of the group.
+            Unavailable: Metadata cannot be reached.
+        """
+        token = self.lease(consumer)
+        if token is None:
+            shard = self._shard_of(consumer)
+            with shard.lock:
+                token = self._lease_of(shard).token
+        return token
+
+    def holder(self, consumer: str) -> str | None:
+        """Return the holder of a group's lease, as it was a moment ago; None: nobody runs it."""
+        if self.lease(consumer) is not None:
+            return self.name
+        shard, now = self._shard_of(consumer), self._clock()
+        if now >= shard.looked_at + HOLDER_SECONDS:
+            shard.holder, shard.looked_at = self._leases.lease_holder(shard.name), now
+        return shard.holder
+
+    def begin_generation(self, consumer: str, generation: int, token: int) -> None:
+        """Store the epoch of a group whose members assign for themselves, as Kafka's classic ones.
+
+        From then on commits of earlier generations are refused.
+
+        Args:
+            consumer: The group's.
+            generation: Greater than all epochs before.
+            token: Token of the lease under which the generation began.
+
+        Raises:
+            RunElsewhere: Another node holds the lease of the group.
+            Unavailable: The lease was lost meanwhile, or metadata cannot be reached.
+        """
+        shard = self._shard_of(consumer)
+        with shard.lock:
+            lease = self._lease_of(shard)
+            shard.groups.pop(consumer, None)  # It is loaded again, with this epoch.
+            change = GroupChange(generation, (), ())
+            if lease.token != token or not self._store.save(lease, consumer, change):
+                self._forget(shard)
+                raise Unavailable(f"another node has taken over the group {consumer!r}; try again")
+
     def tick(self) -> None:
         """Renew the leases of shards with members, and end the sessions that are over.
 
@@ -182,7 +244,7 @@ class GroupCoordinator:
         for shard in self._shards:
             with shard.lock:
                 if shard.lease is not None:
-                    self._leases.release_lease(shard.name, self._holder)
+                    self._leases.release_lease(shard.name, self.name)
                 self._forget(shard)
 
     @contextmanager
@@ -193,7 +255,7 @@ class GroupCoordinator:
             RunElsewhere: Another node holds the lease of the group.
             Unavailable: Metadata cannot be reached.
         """
-        shard = self._shards[zlib.crc32(consumer.encode()) % SHARDS]
+        shard = self._shard_of(consumer)
         with shard.lock:
             lease = self._lease_of(shard)
             group = shard.groups.get(consumer)
@@ -211,15 +273,22 @@ class GroupCoordinator:
                 raise
             self._save(shard, lease, consumer, group)
 
+    def _shard_of(self, consumer: str) -> _Shard:
+        return self._shards[zlib.crc32(consumer.encode()) % SHARDS]
+
+    def _is_due(self, shard: _Shard) -> bool:
+        """Return whether a lease is to be renewed."""
+        return self._clock() >= shard.asked_at + LEASE_SECONDS / RENEWALS
+
     def _lease_of(self, shard: _Shard) -> MaintenanceLease:
         """Return the lease of a shard, acquired or renewed where that is due."""
         if self._is_closed:
             raise Unavailable("this node is stopping; try again")
         now = self._clock()
-        if shard.lease is not None and now < shard.asked_at + LEASE_SECONDS / RENEWALS:
+        if shard.lease is not None and not self._is_due(shard):
             return shard.lease
         try:
-            token = self._leases.acquire_lease(shard.name, self._holder, LEASE_SECONDS)
+            token = self._leases.acquire_lease(shard.name, self.name, LEASE_SECONDS)
         except Unavailable:
             if shard.lease is not None and self._clock() < _end(shard):
                 return shard.lease
@@ -233,7 +302,7 @@ class GroupCoordinator:
             raise RunElsewhere(holder)
         if shard.lease is None or shard.lease.token != token:
             self._forget(shard)  # Another node may have run the groups meanwhile.
-        shard.lease = MaintenanceLease(shard.name, self._holder, token)
+        shard.lease = MaintenanceLease(shard.name, self.name, token)
         shard.asked_at = now
         if self._clock() >= _end(shard):
             raise Unavailable("metadata granted the lease of the group too late; try again")

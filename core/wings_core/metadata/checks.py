@@ -207,6 +207,7 @@ def check_node(node: Node, seconds: float) -> None:
     check_id("a node's id", node.id)
     check_id("a node's address", node.address)
     check_id("a node's HTTP address", node.http)
+    check_id("a node's address of Kafka", node.kafka)
     if not node.id or not node.address:
         raise InvalidArgument("a node has an id and an address")
     if not 0 < seconds <= NODE_LEASE_SECONDS_MAX:

@@ -73,6 +73,7 @@ class MemberEpoch:
     """Member and epoch that a commit states."""
 
     member: str
+    """Empty: the epoch is the generation of a group whose members assign for themselves."""
     epoch: int
 
 

@@ -107,7 +107,7 @@ def _beat(
             consumer, Heartbeat(member, body.member_epoch, topics, body.instance_id, owned=owned)
         )
     except RunElsewhere:
-        raise KafkaError(ErrorCode.coordinator_not_available) from None
+        raise KafkaError(ErrorCode.not_coordinator) from None
     epoch, assignment = answer.beat.epoch, answer.beat.assignment
     values: dict[str, Any] = {"member_epoch": epoch, "heartbeat_interval": answer.heartbeat_ms}
     if assignment is not None and epoch != LEAVE:
@@ -231,7 +231,7 @@ def members_of(service: KafkaService, group_id: str) -> Sequence[GroupMember]:
     try:
         return group_node(service.log).coordinator.members(service.consumer_of(group_id))
     except RunElsewhere:
-        raise KafkaError(ErrorCode.coordinator_not_available) from None
+        raise KafkaError(ErrorCode.not_coordinator) from None
 
 
 def state_of(members: Iterable[GroupMember]) -> str:

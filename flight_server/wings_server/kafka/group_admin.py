@@ -11,7 +11,13 @@ from wings_core.security.rights import Right
 from wings_server.group_actions import group_node
 from wings_server.kafka.consumer_requests import members_of, state_of
 from wings_server.kafka.errors import FAILURES, KafkaError
-from wings_server.kafka.group_requests import CONSUMER_PROTOCOL, admit, check_read, group_code
+from wings_server.kafka.group_requests import (
+    CONSUMER_PROTOCOL,
+    admit,
+    check_read,
+    coordinator_of,
+    group_code,
+)
 from wings_server.kafka.groups import Group, State
 from wings_server.kafka.messages import Request, Values
 from wings_server.kafka.service import KafkaService
@@ -29,6 +35,8 @@ DEAD = "Dead"
 
 async def list_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `ListGroups`: the groups that have members, or an offset in a topic that exists.
+
+    Of several nodes, each lists those that it coordinates.
 
     A caller that is no operator is told of those with a topic that it may read: one that they have
     an offset in, or that a member subscribes to.
@@ -73,11 +81,11 @@ def _all(
         members = stored.load(service.consumer_of(group_id)).members
         if members:
             groups[group_id] = _entry(group_id, CONSUMER, state_of(members))
-        elif group_id in groups:
-            groups[group_id] = _entry(group_id, CONSUMER)
+    own = service.brokers.own_id()
     return [
         group
         for group_id, group in {**groups, **live}.items()
+        if group_id in live or coordinator_of(service, group_id) == own
         if principal.is_operator or _topics_of(service, group_id, principal)
     ]
 
@@ -116,6 +124,17 @@ def _topics_of(service: KafkaService, group_id: str, principal: Principal) -> se
     return {name for name in names if principal.may(Right.READ, name)}
 
 
+def _is_known(service: KafkaService, group_id: str, principal: Principal) -> bool:
+    """Return whether a group without classic members has a topic that a principal may read.
+
+    Raises:
+        KafkaError: Another node coordinates the group.
+    """
+    if coordinator_of(service, group_id) != service.brokers.own_id():
+        raise KafkaError(ErrorCode.not_coordinator)
+    return bool(_topics_of(service, group_id, principal))
+
+
 async def describe_groups(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `DescribeGroups`: the members of classic groups, with what they assigned.
 
@@ -133,7 +152,7 @@ async def describe_groups(service: KafkaService, principal: Principal, request: 
                 described.append(_described(group))
                 continue
             is_known = await service.read(
-                lambda group_id=group_id: bool(_topics_of(service, group_id, principal))
+                lambda group_id=group_id: _is_known(service, group_id, principal)
             )
             state = State.EMPTY.value if is_known else DEAD
             described.append(

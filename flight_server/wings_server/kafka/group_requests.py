@@ -9,13 +9,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from wings_core.consumer_groups.coordinator import RunElsewhere
 from wings_core.errors import FencedMember, PermissionDenied, WingsError
 from wings_core.model import CommittedOffset, ConsumerCommit, MemberEpoch, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import SOMEWHERE, Right
-from wings_server.group_actions import looking_at_members
+from wings_server.group_actions import group_node, looking_at_members
 from wings_server.kafka import topics
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.groups import Caller, Group, Join, MemberIdRequired, join_error
@@ -25,6 +26,9 @@ from wings_server.kafka.service import KafkaService
 
 METADATA_BYTES_MAX = 4_096
 """Longest text that is committed with an offset."""
+
+KEEP_SECONDS = 1.0
+"""How often the leases of groups with members are looked at."""
 
 CONSUMER_PROTOCOL = "consumer"
 """Kind of the groups whose members' metadata names the topics that they subscribe to."""
@@ -39,6 +43,54 @@ def group_code(error: Exception) -> ErrorCode:
     return code_of(error, retried=ErrorCode.coordinator_not_available)
 
 
+async def run_here(service: KafkaService, group_id: str) -> int:
+    """Return the token of a group's lease, which this node takes where no other has it.
+
+    Raises:
+        KafkaError: Another node coordinates the group, or the id is empty.
+        Unavailable: Metadata cannot be reached.
+    """
+    token = group_node(service.log).coordinator.lease(service.consumer_of(group_id))
+    if token is None or not group_id:
+        try:
+            return await service.write(lambda: _lease(service, group_id))
+        except KafkaError:
+            service.groups.drop(group_id)
+            raise
+    return token
+
+
+def _lease(service: KafkaService, group_id: str) -> int:
+    """Return what `run_here` does; blocks."""
+    if not group_id:
+        raise KafkaError(ErrorCode.invalid_group_id)
+    try:
+        return group_node(service.log).coordinator.hold(service.consumer_of(group_id))
+    except RunElsewhere:
+        raise KafkaError(ErrorCode.not_coordinator) from None
+
+
+def coordinator_of(service: KafkaService, group_id: str) -> int | None:
+    """Return the number of the broker that coordinates a group, or is to; None: unknown for now."""
+    coordinator, consumer = group_node(service.log).coordinator, service.consumer_of(group_id)
+    holder = coordinator.holder(consumer)
+    if holder is None:
+        return service.brokers.named(consumer)
+    if holder == coordinator.name:
+        return service.brokers.own_id()
+    return service.brokers.of_node(holder.rpartition(" ")[2])
+
+
+async def keep_forever(service: KafkaService) -> None:
+    """Renew the leases of groups with members until cancelled; lost ones end their groups."""
+    while True:
+        await asyncio.sleep(KEEP_SECONDS)
+        for each in service.spaces:
+            for group in list(each.groups):
+                with suppress(*FAILURES):
+                    each.groups.drop(group.id, unless=await run_here(each, group.id))
+
+
 async def join(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `JoinGroup`, once the group's members have joined.
 
@@ -50,6 +102,8 @@ async def join(service: KafkaService, principal: Principal, request: Request) ->
     reply = asyncio.get_running_loop().create_future()
     try:
         admit(principal)
+        lease = await run_here(service, body.group_id)
+        subscribed, generation = await service.read(lambda: _looked_up(service, body))
         asked = Join(
             member=body.member_id,
             instance=getattr(body, "group_instance_id", None),
@@ -60,21 +114,44 @@ async def join(service: KafkaService, principal: Principal, request: Request) ->
             protocols={each.name: each.metadata for each in body.protocols},
             needs_id=version >= 4,
             skips=version >= 9,
-            topics=await service.read(lambda: _looked_up(service, body)),
+            topics=subscribed,
         )
-        with service.groups.using(body.group_id) as (group, now):
+        with service.groups.using(body.group_id, lease, generation) as (group, now):
             is_member = asked.member in group.members
             check_read(principal, asked.topics if is_member else asked.topics | group.topics)
             group.join(asked, _once(reply), now)
+        joined = await reply
+        if "error_code" not in joined:
+            await _begin(service, group, joined["generation_id"])
+        return joined
     except MemberIdRequired as error:
         return join_error(error.code, error.member)
     except FAILURES as error:
         return join_error(group_code(error), body.member_id)
-    return await reply
 
 
-def _looked_up(service: KafkaService, body: Any) -> frozenset[str]:
-    """Return the topics that a consumer subscribes to, as its first assignor's metadata names them.
+async def _begin(service: KafkaService, group: Group, generation: int) -> None:
+    """Return once a generation is durable, so that a coordinator before this one commits nothing.
+
+    Raises:
+        KafkaError: Another node coordinates the group.
+        Unavailable: The lease was lost, or metadata cannot be reached.
+    """
+    coordinator, consumer = group_node(service.log).coordinator, service.consumer_of(group.id)
+
+    def store() -> None:
+        try:
+            coordinator.begin_generation(consumer, generation, group.lease)
+        except RunElsewhere:
+            raise KafkaError(ErrorCode.not_coordinator) from None
+
+    await service.groups.begin(group, generation, lambda: service.write(store))
+
+
+def _looked_up(service: KafkaService, body: Any) -> tuple[frozenset[str], int]:
+    """Return the topics that a consumer subscribes to, and the group's last stored generation.
+
+    Topics are those that its first assignor's metadata names.
 
     These are of Kafka's ConsumerProtocolSubscription, all of whose versions begin alike. Of other
     bytes, or another kind of group, the topics are not known.
@@ -83,7 +160,8 @@ def _looked_up(service: KafkaService, body: Any) -> frozenset[str]:
         KafkaError: It is a new member, and the group has members of KIP-848.
     """
     stored, consumer = service.log.metadata.consumer_groups, service.consumer_of(body.group_id)
-    if not body.member_id and body.group_id and stored.load(consumer).members:
+    known = stored.load(consumer)
+    if not body.member_id and known.members:
         raise KafkaError(ErrorCode.inconsistent_group_protocol)
     found = set[str]()
     if body.protocol_type == CONSUMER_PROTOCOL and body.protocols:
@@ -94,7 +172,7 @@ def _looked_up(service: KafkaService, body: Any) -> frozenset[str]:
                 (size,) = _TEXT.unpack(data.read(_TEXT.size))
                 with suppress(KafkaError):  # There is no topic of such a name.
                     found.add(str(service.topics.wings_name(data.read(size).decode())))
-    return frozenset(found)
+    return frozenset(found), known.epoch
 
 
 def check_read(principal: Principal, names: Iterable[str]) -> None:
@@ -114,7 +192,8 @@ async def sync(service: KafkaService, principal: Principal, request: Request) ->
     reply = asyncio.get_running_loop().create_future()
     try:
         admit(principal)
-        with service.groups.using(body.group_id) as (group, now):
+        lease = await run_here(service, body.group_id)
+        with service.groups.using(body.group_id, lease) as (group, now):
             group.sync(caller_of(body), assignments, _once(reply), now)
     except FAILURES as error:
         return {"error_code": group_code(error)}
@@ -123,10 +202,12 @@ async def sync(service: KafkaService, principal: Principal, request: Request) ->
 
 async def heartbeat(service: KafkaService, principal: Principal, request: Request) -> Values:
     """Answer `Heartbeat`."""
+    body = request.body
     try:
         admit(principal)
-        with service.groups.using(request.body.group_id) as (group, now):
-            group.beat(caller_of(request.body), now)
+        lease = await run_here(service, body.group_id)
+        with service.groups.using(body.group_id, lease) as (group, now):
+            group.beat(caller_of(body), now)
     except FAILURES as error:
         return {"error_code": group_code(error)}
     return {}
@@ -143,7 +224,8 @@ async def leave(service: KafkaService, principal: Principal, request: Request) -
         code = ErrorCode.none
         try:
             admit(principal)
-            with service.groups.using(body.group_id) as (group, now):
+            lease = await run_here(service, body.group_id)
+            with service.groups.using(body.group_id, lease) as (group, now):
                 check_read(principal, group.topics_of(each.member_id, instance))
                 group.leave(each.member_id, instance, now)
         except FAILURES as error:
@@ -173,20 +255,23 @@ def commit(service: KafkaService, principal: Principal, request: Request) -> Val
 
 
 def committing(service: KafkaService, group_id: str, who: Caller) -> MemberEpoch | None:
-    """Return the member of a group of KIP-848 that commits; None of others, which may commit.
+    """Return the member of a group of KIP-848 that commits, or the generation of a classic one.
 
     For any thread, so that a commit is checked when it is applied.
 
+    Returns:
+        None for a consumer that is no member.
+
     Raises:
-        KafkaError: A member of a classic group may not commit, or the group's id is empty.
+        KafkaError: A member of a classic group may not commit, or another node coordinates it.
+        Unavailable: Metadata cannot be reached.
     """
-    if not group_id:
-        raise KafkaError(ErrorCode.invalid_group_id)
+    _lease(service, group_id)
     group = service.groups.get(group_id)
     if group is None and who.member and who.generation >= 0:
         return MemberEpoch(who.member, who.generation)
     (group or Group(group_id)).check_commit(who)
-    return None
+    return MemberEpoch("", who.generation) if who.member else None
 
 
 class OffsetsToCommit:
@@ -284,12 +369,13 @@ def offset_results(
 
 
 def _fenced(service: KafkaService, consumer: str, member: MemberEpoch) -> ErrorCode:
-    """Return why a member may not commit."""
+    """Return why a member, or a generation, may not commit."""
+    if not member.member:
+        return ErrorCode.illegal_generation
     group = service.log.metadata.consumer_groups.load(consumer)
     if any(each.member == member.member for each in group.members):
         return ErrorCode.stale_member_epoch
-    # A classic group has members no more, or not since the server was started.
-    return ErrorCode.unknown_member_id if group.epoch else ErrorCode.illegal_generation
+    return ErrorCode.unknown_member_id
 
 
 def fetch(service: KafkaService, principal: Principal, request: Request) -> Values:

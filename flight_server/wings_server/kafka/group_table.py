@@ -2,14 +2,15 @@
 
 For the event loop alone, but for `get`.
 
-Groups are kept in memory, and their offsets as those of a named consumer in metadata. So members
-join again after a restart, and read on where they committed.
+Members are kept in memory, as long as this node has the group's lease; offsets and generations are
+in metadata, those of a named consumer. So members join again after a restart or at another node,
+and read on where they committed, and the next generation refuses the commits of those before.
 """
 
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -50,6 +51,8 @@ class GroupTable:
         self._subscriptions: OrderedDict[tuple[str, str], Subscription] = OrderedDict()
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._begun: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        """The generation of a group that is stored, or about to be."""
 
     def subscription(self, key: tuple[str, str]) -> Subscription | None:
         """Return the subscription of a member, named by its group and its id; None: not known."""
@@ -72,23 +75,71 @@ class GroupTable:
         return self._groups.get(group_id)
 
     @contextmanager
-    def using(self, group_id: str) -> Generator[tuple[Group, float]]:
+    def using(
+        self, group_id: str, lease: int, generation: int = 0
+    ) -> Generator[tuple[Group, float]]:
         """Yield a group and the time, for one request.
 
+        Args:
+            group_id: Its id.
+            lease: Token of its lease; members under another one are forgotten.
+            generation: The last one that was stored, for a group without members.
+
         Raises:
-            KafkaError: The id is empty, or there are too many groups.
+            KafkaError: There are too many groups.
         """
-        if not group_id:
-            raise KafkaError(ErrorCode.invalid_group_id)
+        self.drop(group_id, unless=lease)
         group = self._groups.get(group_id)
         if group is None:
             if len(self._groups) >= GROUPS_MAX:
                 raise KafkaError(ErrorCode.coordinator_not_available, "too many groups")
-            group = self._groups[group_id] = Group(group_id)
+            group = Group(group_id, generation=generation, lease=lease)
+            self._groups[group_id] = group
         try:
             yield group, asyncio.get_running_loop().time()
         finally:
             self._schedule(group)
+
+    def drop(self, group_id: str, *, unless: int | None = None) -> None:
+        """Forget a group, whose members have to find its coordinator anew.
+
+        Args:
+            group_id: Its id.
+            unless: Token of the lease under which it is kept; None: it is not.
+        """
+        group = self._groups.get(group_id)
+        if group is not None and group.lease != unless:
+            group.end(ErrorCode.not_coordinator)
+            self._schedule(group)
+
+    async def begin(
+        self, group: Group, generation: int, save: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Return once a generation is stored, which its members were not told of before.
+
+        Args:
+            group: The group, which is forgotten if that fails.
+            generation: The generation.
+            save: Stores it; called once for all of its members.
+        """
+        known = self._begun.get(group.id)
+        if known is None or known[0] < generation:
+            before = None if known is None else known[1]
+
+            async def saved() -> None:
+                if before is not None:
+                    await asyncio.wait([before])
+                await save()
+
+            known = generation, asyncio.create_task(saved())
+            if self._groups.get(group.id) is group:
+                self._begun[group.id] = known
+        try:
+            await asyncio.shield(known[1])
+        except Exception:
+            if self._groups.get(group.id) is group:
+                self.drop(group.id)
+            raise
 
     def _schedule(self, group: Group) -> None:
         """Set the timer of a group to its next event, or forget the group."""
@@ -99,6 +150,7 @@ class GroupTable:
                 self._timers.pop(group.id).cancel()
             if group.is_forgettable:
                 self._groups.pop(group.id, None)
+                self._begun.pop(group.id, None)
             return
         # One that is early sets another when it fires: heartbeats need not move it.
         if timer is None or due < timer.when():

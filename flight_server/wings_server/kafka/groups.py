@@ -132,6 +132,8 @@ class Group:
     rebalance_deadline: float = 0.0
     """When those that joined go on without the rest, while preparing; or without those that have
     not asked for their assignment, while completing."""
+    lease: int = 0
+    """Token of the lease under which this node coordinates it."""
     began_empty: bool = False
     """Whether the joining lasts until its deadline in any case, for more members to come."""
 
@@ -322,6 +324,12 @@ class Group:
         self._checked(who)
         if self.state is State.COMPLETING:
             raise KafkaError(ErrorCode.rebalance_in_progress)
+
+    def end(self, code: ErrorCode) -> None:
+        """Give all replies that are due an error, as the group is coordinated here no more."""
+        for member in self.members.values():
+            member.fail(code)
+        self.members, self.pending, self.state = {}, {}, State.EMPTY
 
     def tick(self, now: float) -> None:
         """End the sessions and rebalances whose time has come."""

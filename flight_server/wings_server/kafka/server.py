@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from wings_core.errors import Unavailable
 from wings_server.http.listener import BACKLOG, START_SECONDS_MAX, STOP_SECONDS_MAX, bind
+from wings_server.kafka.brokers import Brokers
+from wings_server.kafka.group_requests import keep_forever
 from wings_server.kafka.service import KafkaService
 from wings_server.kafka.session import Session
 from wings_server.kafka.transaction_requests import expire_forever
@@ -46,10 +48,11 @@ class KafkaListener:
         self._socket = bind(address)
         self.address = Address(address.host, self._socket.getsockname()[1])
         given = advertised or address
-        service.address = Address(given.host, given.port or self.address.port)
+        own = Address(given.host, given.port or self.address.port)
+        service.brokers = Brokers(service.nodes, own)
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server
-        self._expiring: asyncio.Task[None]
+        self._kept: tuple[asyncio.Task[None], ...]
         self._started = threading.Event()
         # A daemon, so that a hanging request cannot prevent the process's end.
         self._thread = threading.Thread(target=self._run, name="wings-kafka", daemon=True)
@@ -76,7 +79,10 @@ class KafkaListener:
         asyncio.set_event_loop(self._loop)
         try:
             self._server = self._loop.run_until_complete(self._serve())
-            self._expiring = self._loop.create_task(expire_forever(self._service))
+            self._kept = (
+                self._loop.create_task(expire_forever(self._service)),
+                self._loop.create_task(keep_forever(self._service)),
+            )
             self._started.set()
             self._loop.run_forever()
             self._loop.run_until_complete(self._end())

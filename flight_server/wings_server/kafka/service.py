@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -11,16 +11,17 @@ from wings_core import tracing
 from wings_core.errors import Unavailable
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import MIB
+from wings_core.model import Node
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_server.budget import Budget, WorkRoom
 from wings_server.descriptors import HTTP_SHARE, connections_max
 from wings_server.gate import Gate
+from wings_server.kafka.brokers import Brokers
 from wings_server.kafka.group_table import GroupTable
 from wings_server.kafka.topics import KafkaTopics
 from wings_server.kafka.wire import Wire
 from wings_server.metrics import Metrics
 from wings_server.served_log import ServedLog
-from wings_server.settings import Address
 from wings_server.waiting import Waiting
 
 READERS = 4
@@ -41,9 +42,6 @@ CHUNK_BYTES_MAX = MIB
 FRAME_BYTES_MORE = MIB
 """Bytes of a frame beyond those of its largest batch."""
 
-BROKER_ID = 1
-"""Number of the only broker."""
-
 CLUSTER_ID = "wings"
 
 Result = TypeVar("Result")
@@ -58,9 +56,10 @@ class KafkaService:
         log: The log; its owner closes it after `close`.
         metrics: The metrics.
         gate: Authorizes callers.
+        nodes: Returns the live nodes of the log.
 
     Attributes:
-        address: Address for clients; set once the listener has a port.
+        brokers: The live nodes as brokers; set once the listener has a port.
         topics: The topics of the namespace that is served.
         fetcher: Reads the log in chunks of `CHUNK_BYTES_MAX`.
         waiting: The waiting fetches.
@@ -71,12 +70,15 @@ class KafkaService:
         wire: Budgets and buffers of the connections.
     """
 
-    address: Address
+    brokers: Brokers
 
-    def __init__(self, log: ServedLog, metrics: Metrics, gate: Gate) -> None:
+    def __init__(
+        self, log: ServedLog, metrics: Metrics, gate: Gate, nodes: Callable[[], Sequence[Node]]
+    ) -> None:
         self.log = log
         self.metrics = metrics
         self.gate = gate
+        self.nodes = nodes
         limits = log.limits
         self.topics = KafkaTopics(log, DEFAULT_NAMESPACE)
         chunk_bytes_max = min(limits.wire_bytes_max, CHUNK_BYTES_MAX)
@@ -108,6 +110,11 @@ class KafkaService:
             found = self._within[namespace] = copy.copy(self)
             found.topics, found.groups = KafkaTopics(self.log, namespace), GroupTable()
         return found
+
+    @property
+    def spaces(self) -> Sequence["KafkaService"]:
+        """The state for each namespace that was asked for."""
+        return list(self._within.values())
 
     def consumer_of(self, group_id: str) -> str:
         """Return the name of the consumer that has a group's members and offsets.

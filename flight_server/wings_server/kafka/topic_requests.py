@@ -15,9 +15,11 @@ from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import Right
 from wings_server.kafka.configs import config_of
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
+from wings_server.kafka.group_requests import coordinator_of, group_code
 from wings_server.kafka.messages import Request, Values
-from wings_server.kafka.service import BROKER_ID, CLUSTER_ID, KafkaService
+from wings_server.kafka.service import CLUSTER_ID, KafkaService
 from wings_server.kafka.topics import partition_count
+from wings_server.kafka.transaction_requests import name_of
 
 DEFAULT_PARTITIONS = 1
 """Partitions of a topic where the client states none."""
@@ -36,15 +38,14 @@ def metadata(service: KafkaService, principal: Principal, request: Request) -> V
     """Answer `Metadata`, making topics that are named where the client allows it."""
     body = request.body
     if body.topics is None or (request.head.version == 0 and not body.topics):
-        described = [_described(topic) for topic in service.topics.visible(principal)]
+        described = [_described(service, topic) for topic in service.topics.visible(principal)]
     else:
         makes = getattr(body, "allow_auto_topic_creation", True)
         described = [_named(service, principal, each, makes=makes) for each in body.topics]
-    address = service.address
     return {
-        "brokers": [{"node_id": BROKER_ID, "host": address.host, "port": address.port}],
+        "brokers": [{"node_id": id_, **at} for id_, at in _addresses(service).items()],
         "cluster_id": CLUSTER_ID,
-        "controller_id": BROKER_ID,
+        "controller_id": service.brokers.own_id(),  # Any node changes topics; this one answers.
         "topics": described,
     }
 
@@ -57,34 +58,41 @@ def _named(service: KafkaService, principal: Principal, asked: Any, *, makes: bo
             topic = found.find_id(topic_id)
             if not principal.may_see(str(topic.name)):
                 raise KafkaError(ErrorCode.unknown_topic_id)
-            return _described(topic)
+            return _described(service, topic)
         name = found.wings_name(asked.name)
         if not principal.may_see(str(name)):
             raise KafkaError(ErrorCode.topic_authorization_failed)
         try:
-            return _described(found.find(asked.name))
+            return _described(service, found.find(asked.name))
         except KafkaError:
             if not makes:
                 raise
-        return _described(_create(service, principal, asked.name, DEFAULT_PARTITIONS, {}))
+        made = _create(service, principal, asked.name, DEFAULT_PARTITIONS, {})
+        return _described(service, made)
     except FAILURES as error:
         return {"error_code": code_of(error), "name": asked.name, "topic_id": topic_id}
 
 
-def _described(topic: Topic) -> Values:
-    replicas = [BROKER_ID]
+def _addresses(service: KafkaService) -> Mapping[int, Values]:
+    """Return the fields of the live brokers' addresses by their numbers."""
+    live = service.brokers.live()
+    return {id_: {"host": each.host, "port": each.port} for id_, each in live.items()}
+
+
+def _described(service: KafkaService, topic: Topic) -> Values:
+    leaders = service.brokers.leaders(topic.uuid, partition_count(topic))
     return {
         "name": topic.kafka_name,
         "topic_id": uuid.UUID(topic.uuid),
         "partitions": [
             {
                 "partition_index": number,
-                "leader_id": BROKER_ID,
+                "leader_id": leader,
                 "leader_epoch": 0,
-                "replica_nodes": replicas,
-                "isr_nodes": replicas,
+                "replica_nodes": [leader],
+                "isr_nodes": [leader],
             }
-            for number in range(partition_count(topic))
+            for number, leader in enumerate(leaders)
         ],
     }
 
@@ -214,29 +222,50 @@ def _deleted(
 
 
 def find_coordinator(service: KafkaService, principal: Principal, request: Request) -> Values:
-    """Answer `FindCoordinator`: of every group and transactional id it is this broker."""
+    """Answer `FindCoordinator`, of groups or of transactional ids."""
     del principal
-    body, address = request.body, service.address
-    at = {"node_id": BROKER_ID, "host": address.host, "port": address.port}
-    if getattr(body, "key_type", _GROUP_KEY) not in {_GROUP_KEY, _TRANSACTION_KEY}:
-        refused = "share groups are not served"
-        at = {"node_id": -1, "host": "", "port": -1, "error_message": refused}
-        at["error_code"] = ErrorCode.invalid_request
+    body = request.body
+    kind = getattr(body, "key_type", _GROUP_KEY)
     if request.head.version < COORDINATOR_KEYS_FROM:
-        return at
-    return {"coordinators": [{"key": key, **at} for key in body.coordinator_keys]}
+        return _coordinator(service, kind, body.key)
+    return {
+        "coordinators": [
+            {"key": key, **_coordinator(service, kind, key)} for key in body.coordinator_keys
+        ]
+    }
+
+
+def _coordinator(service: KafkaService, kind: int, key: str) -> Values:
+    """Return where the coordinator of a key is.
+
+    A transaction is in metadata, so any node is right; all name the same one.
+    """
+    try:
+        if kind == _GROUP_KEY:
+            broker = coordinator_of(service, key)
+        elif kind == _TRANSACTION_KEY:
+            broker = service.brokers.named(name_of(service, key))
+        else:
+            raise KafkaError(ErrorCode.invalid_request, "share groups are not served")
+        addresses = _addresses(service)
+        if broker is None or broker not in addresses:
+            refused = "the group is changing nodes"
+            raise KafkaError(ErrorCode.coordinator_not_available, refused)
+        return {"node_id": broker, **addresses[broker]}
+    except FAILURES as error:
+        refused = {"error_code": group_code(error), "error_message": error.message}
+        return {"node_id": -1, "host": "", "port": -1, **refused}
 
 
 def describe_cluster(service: KafkaService, principal: Principal, request: Request) -> Values:
-    """Answer `DescribeCluster`: one broker, which is the controller."""
+    """Answer `DescribeCluster`: the live nodes, of which this one is named as the controller."""
     del principal
     kind = getattr(request.body, "endpoint_type", _BROKERS)
     if kind != _BROKERS:
         refused = ErrorCode.mismatched_endpoint_type
         return {"error_code": refused, "error_message": "brokers only", "endpoint_type": kind}
-    address = service.address
     return {
         "cluster_id": CLUSTER_ID,
-        "controller_id": BROKER_ID,
-        "brokers": [{"broker_id": BROKER_ID, "host": address.host, "port": address.port}],
+        "controller_id": service.brokers.own_id(),
+        "brokers": [{"broker_id": id_, **at} for id_, at in _addresses(service).items()],
     }

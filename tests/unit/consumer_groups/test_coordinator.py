@@ -103,6 +103,30 @@ def test_the_lease_of_groups_without_members_is_let_go(
     assert second.members("g") == []
 
 
+def test_a_generation_is_stored_under_the_lease_that_it_began_under(
+    metadata: SqliteMetadata, world: World
+) -> None:
+    first, second = (world.coordinator(metadata, name) for name in ("one", "two"))
+    assert (first.holder("g"), first.lease("g")) == (None, None)
+    token = first.hold("g")
+    world.time += 1
+    assert (first.holder("g"), first.lease("g")) == ("one", token)
+    assert (second.holder("g"), second.lease("g")) == ("one", None)
+    first.begin_generation("g", 5, token)
+    with pytest.raises(RunElsewhere):
+        second.hold("g")
+    world.time += LEASE_SECONDS
+    later = second.hold("g")
+    with pytest.raises(RunElsewhere):
+        first.begin_generation("g", 6, token)
+    with pytest.raises(Unavailable):
+        second.begin_generation("g", 6, token)
+    assert metadata.consumer_groups.load("g").epoch == 5
+    second.begin_generation("g", 6, later)
+    assert metadata.consumer_groups.load("g").epoch == 6
+    assert join(second, "a") > 6
+
+
 def test_a_node_that_stops_takes_no_lease_for_a_heartbeat_that_comes_late(
     metadata: SqliteMetadata, world: World
 ) -> None:

@@ -111,6 +111,27 @@ def test_a_commit_is_of_a_member_that_holds_all_its_partitions(
     assert [each.partition for each in registry.get_offsets("group")] == [A]
 
 
+def test_a_commit_of_a_generation_is_of_the_last_one_and_of_a_group_without_members(
+    metadata: MetadataUnderTest,
+) -> None:
+    keyed = metadata.create_topic("key")
+    registry, groups = metadata.opened.registry, metadata.opened.consumer_groups
+
+    def commits(generation: int) -> bool:
+        try:
+            registry.commit_offsets("group", [(keyed, A, 0)], MemberEpoch("", generation))
+        except FencedMember:
+            return False
+        return True
+
+    assert not commits(0)
+    for generation in (1, 2):
+        assert groups.save(acquire(metadata), "group", GroupChange(generation, (), ()))
+        assert [each for each in range(4) if commits(each)] == [generation]
+    assert save(metadata, member("one", 2, keyed.uuid, mask_of([slot_of(A)])))
+    assert not commits(2)
+
+
 def test_the_slot_of_a_numbered_partition_is_its_number(metadata: MetadataUnderTest) -> None:
     topic = metadata.opened.admin.create_topic(
         DEFAULT_NAMESPACE.topic("numbered"),

@@ -8,7 +8,8 @@ from wings_core.errors import InvalidArgument, ResourceExhausted
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX, NODES_MAX
 from wings_core.model import Node
 
-ONE, OTHER = Node("1", "10.0.0.1:7777"), Node("2", "10.0.0.2:7777")
+ONE = Node("1", "10.0.0.1:7777", "http://10.0.0.1:7780", 5, "10.0.0.1:9092")
+OTHER = Node("2", "10.0.0.2:7777")
 
 
 def test_nodes_are_live_by_address_until_their_leases_run_out(metadata: MetadataUnderTest) -> None:

@@ -57,7 +57,7 @@ def test_each_migration_is_applied_once(
 AS_IN_0_1_0 = """
 DROP TABLE transactions, transaction_offsets;
 DROP TABLE writers, consumer_groups, consumer_group_members, partition_sequences;
-ALTER TABLE consumer_offsets DROP COLUMN note;
+ALTER TABLE consumer_offsets DROP COLUMN note; ALTER TABLE nodes DROP COLUMN kafka;
 DROP FUNCTION commit_flush; DROP TYPE {types}, flush_sequence;
 ALTER TABLE outcomes DROP COLUMN node;
 DROP TRIGGER folios_inline ON folios; DROP FUNCTION delete_inline;

@@ -377,7 +377,8 @@ SCHEMA: Sequence[str] = (
         address TEXT COLLATE "C" NOT NULL UNIQUE,
         expires_at BIGINT NOT NULL,
         http TEXT NOT NULL DEFAULT '',
-        since BIGINT NOT NULL DEFAULT 0
+        since BIGINT NOT NULL DEFAULT 0,
+        kafka TEXT NOT NULL DEFAULT ''
     ) WITH (fillfactor = 50)
     """,
     f"""
@@ -454,6 +455,7 @@ _FROM_0_1_0: Sequence[Sequence[str]] = (
         COMMIT_FLUSH,
     ),
     _TRANSACTIONS,
+    ("ALTER TABLE nodes ADD COLUMN kafka TEXT NOT NULL DEFAULT ''",),
 )
 
 VERSIONS = Versions(SCHEMA, 22, _FROM_0_1_0)

@@ -28,6 +28,10 @@ _WRITERS: Sequence[str] = (
     "CREATE INDEX writers_by_age ON writers (begun_at, epoch)",
 )
 
+_BROKERS_CHECKED: Sequence[str] = (
+    "CREATE INDEX nodes_checked ON nodes (expires_at, http, since, kafka)",
+)
+
 _TRANSACTIONS: Sequence[str] = (
     """
     -- The last life and the last transaction of each name.
@@ -388,10 +392,11 @@ SCHEMA: Sequence[str] = (
         address TEXT NOT NULL UNIQUE,
         expires_at INTEGER NOT NULL,
         http TEXT NOT NULL DEFAULT '',
-        since INTEGER NOT NULL DEFAULT 0
+        since INTEGER NOT NULL DEFAULT 0,
+        kafka TEXT NOT NULL DEFAULT ''
     ) STRICT, WITHOUT ROWID
     """,
-    "CREATE INDEX nodes_checked ON nodes (expires_at, http, since)",
+    *_BROKERS_CHECKED,
     """
     -- Who works on something that one at a time may work on, and until when.
     CREATE TABLE leases (
@@ -584,6 +589,11 @@ VERSIONS = Versions(
             *_NOTES,
         ),
         _TRANSACTIONS,
+        (
+            "ALTER TABLE nodes ADD COLUMN kafka TEXT NOT NULL DEFAULT ''",
+            "DROP INDEX nodes_checked",
+            *_BROKERS_CHECKED,
+        ),
     ),
 )
 """From version 24 on a row of `producer_results` may be of several batches."""

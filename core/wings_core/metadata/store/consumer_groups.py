@@ -78,12 +78,12 @@ def check_fence(
     Args:
         connection: In a transaction.
         consumer: The consumer's name.
-        member: The member that commits; None: the commit states none.
+        member: The member that commits, or a generation; None: the commit states none.
         offsets: Offsets that it commits, of topics that are there.
 
     Raises:
-        FencedMember: The member does not hold one of the partitions; or no member is stated, and
-            the consumer's group has members.
+        FencedMember: The member does not hold one of the partitions, or the generation is not the
+            group's; or no member is stated, and the consumer's group has members.
     """
     # Excludes a change of the group; the next statement sees the members as they are then.
     group = connection.execute(
@@ -91,16 +91,19 @@ def check_fence(
     ).fetchone()
     if group is None and member is None:  # Which most consumers are.
         return
+    named = (member and member.member) or None
     row = connection.execute(
         "SELECT state FROM consumer_group_members WHERE consumer = %s "
         "AND (%s::text IS NULL OR member = %s::text) LIMIT 1",
-        (consumer, member and member.member, member and member.member),
+        (consumer, named, named),
     ).fetchone()
-    if member is None:
+    if member is None or named is None:
         if row is not None:
             raise FencedMember(
                 f"{consumer!r} is a consumer group with members: a commit states its member"
             )
+        if member is not None and (group is None or group[0] != member.epoch):
+            raise FencedMember(f"{consumer!r} is past generation {member.epoch}")
         return
     if row is None:
         raise FencedMember(f"member {member.member!r} is not in the group {consumer!r}")

@@ -29,11 +29,14 @@ class DatabaseNodes(DatabasePart, Nodes):
                 (now, node.address, node.id),
             )
             connection.execute(
-                "INSERT INTO nodes (id, address, http, since, expires_at) "
-                "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET "
+                "INSERT INTO nodes (id, address, http, since, kafka, expires_at) "
+                "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET "
                 "address = excluded.address, http = excluded.http, since = excluded.since, "
-                "expires_at = excluded.expires_at",
-                (node.id, node.address, node.http, node.since, now + round(seconds * 1e6)),
+                "kafka = excluded.kafka, expires_at = excluded.expires_at",
+                (
+                    *(node.id, node.address, node.http, node.since, node.kafka),
+                    now + round(seconds * 1e6),
+                ),
             )
             live = _live(connection, now)
             check_node_room(len(live))
@@ -60,7 +63,8 @@ class DatabaseNodes(DatabasePart, Nodes):
 
 def _live(connection: Connection, now: int) -> list[Node]:
     rows = connection.execute(
-        "SELECT id, address, http, since FROM nodes WHERE expires_at > %s::bigint ORDER BY address",
+        "SELECT id, address, http, since, kafka FROM nodes WHERE expires_at > %s::bigint "
+        "ORDER BY address",
         (now,),
     ).fetchall()
     return [Node(*row) for row in rows]
