@@ -33,6 +33,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_server.kafka import group_requests
 from wings_server.kafka.messages import VERSIONS, Api, builder_of
+from wings_server.kafka.records import decode
 from wings_server.testing import RunningServer, running_server
 
 with warnings.catch_warnings():
@@ -424,6 +425,23 @@ def test_a_fetch_that_is_repeated_sees_what_was_committed_in_between(
         (error,) = struct.unpack_from(">h", answer, len(answer) - 26)
         assert error == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
     server.wait_for_waiting(0)
+
+
+def test_a_batch_is_sent_on_as_it_came_and_anew_from_its_middle(
+    rdkafka: Rdkafka, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id)
+    values = [b"value-%d" % number for number in range(1_000)]
+    for _ in range(2):
+        rdkafka.produce(new_topic_id, values, **{"compression.type": "gzip", "linger.ms": 30_000})
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        for offset, compression in ((1_000, 1), (1_500, 0)):
+            connection.send(fetch_request(new_topic_id, 20, offset=offset))
+            answer = connection.receive() or b""
+            found = decode(answer[answer.index(b"\xff\xff\xff\xff") + 8 :], 1 << 20)
+            assert (found.head.base_offset, found.head.attributes) == (offset, compression)
+            assert found.records.value.to_pylist() == values[offset - 1_000 :]
+    assert [each.value() for each in rdkafka.consume(new_topic_id, 2_000)] == values + values
 
 
 def test_no_partition_starves_however_small_the_response(

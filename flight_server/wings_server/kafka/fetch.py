@@ -28,6 +28,7 @@ from wings_core.times import Deadline
 from wings_server.flight.boundary import ClientGone
 from wings_server.kafka import json_records, topics
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
+from wings_server.kafka.kept_batches import BEHIND_MAX
 from wings_server.kafka.messages import HEAD, Head, Request, Values, answered_again
 from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import encode, records_of, sizes_of
@@ -118,6 +119,8 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
 
     def advance(self) -> bytes | None:
         """Read what is committed; see `SharedRead.advance`."""
+        for entry in self._entries:
+            self._take_kept(entry)
         answer = super().advance()
         is_failed = any(entry.error is not None for entry in self._entries)
         self.nothing = answer if self.is_empty and not is_failed else None
@@ -171,6 +174,31 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
             if cursor is not None and cursor.stop == cursor.offset > cursor.log_end:
                 entry.error = KafkaError(ErrorCode.offset_out_of_range)
 
+    def _take_kept(self, entry: _Asked) -> None:
+        """Take batches as they were produced, from where the entry stands on."""
+        topic, cursor, kept = entry.topic, entry.cursor, self._service.kept
+        if topic is None or cursor is None or entry.error is not None or entry.is_paused:
+            return
+        share = self._bytes_max // len(self._entries)
+        batch = kept.at(topic.uuid, cursor.partition, cursor.offset)
+        if batch is None:
+            return
+        state = self._service.log.registry.partition_state(topic.uuid, cursor.partition)
+        if not state.log_start_offset <= cursor.offset < state.next_offset:
+            return
+        cursor.log_start, cursor.log_end = state.log_start_offset, state.next_offset
+        while batch is not None:
+            if entry.bytes + len(batch.data) > entry.bytes_max(share):
+                if entry.batches:
+                    entry.pause(cursor.offset, share)
+                return
+            entry.batches.append(batch.data)
+            entry.rows += batch.rows
+            entry.bytes += len(batch.data)
+            self._bytes += len(batch.data)
+            cursor.offset += batch.rows
+            batch = kept.at(topic.uuid, cursor.partition, cursor.offset)
+
     def _keep(self, entry: _Asked, rows: pa.RecordBatch, offset: int, share: int) -> int:
         """Encode as many rows as fit; returns how many."""
         assert entry.topic is not None
@@ -197,6 +225,11 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
             kept = 1
         if kept:
             batch = encode(offset, Records(*[cast("Any", column)[:kept] for column in found]))
+            assert entry.topic is not None
+            assert entry.cursor is not None
+            if entry.cursor.log_end - offset <= BEHIND_MAX and not topics.is_json(entry.topic):
+                place = entry.topic.uuid, entry.cursor.partition, offset
+                self._service.kept.keep(*place, bytes(batch), kept)
             entry.batches.append(batch)
             entry.bytes += len(batch)
             entry.rows += kept

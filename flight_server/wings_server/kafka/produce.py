@@ -92,6 +92,8 @@ class _Written:
     service: KafkaService
     transaction: tuple[str, ProducerEpoch] | None
     """Name and producer of its transaction."""
+    data: bytes | None
+    """The batch as it came, if it may be kept."""
     refuse: Callable[[Exception], None]
     """Called with the error if it is rejected."""
 
@@ -110,6 +112,9 @@ class _Written:
             return {"base_offset": self._predicted(outcome)}
         assert isinstance(outcome, Accepted)
         (committed,) = outcome.committed
+        if self.data is not None and not outcome.replayed:  # A repeat may have other records.
+            place = self.topic.uuid, self.partition, committed.start_offset
+            self.service.kept.keep(*place, self.data, self.rows)
         return {"base_offset": committed.start_offset}
 
     def _predicted(self, staged: StagedBatch) -> int:
@@ -313,7 +318,10 @@ class _TopicWriter:
                 # A stream of its own: a batch that is rejected does not reject those after it.
                 pending = service.log.group_commit.submit(PushStream(), prepared, awaited=True)
             size, count = prepared.bytes, rows.num_rows
-            return _Written(pending, topic, partition, count, size, service, transaction, refuse)
+            as_it_came = None if transaction or topics.is_json(topic) else data
+            return _Written(
+                pending, topic, partition, count, size, service, transaction, as_it_came, refuse
+            )
 
     def _transaction(self, head: BatchHead) -> tuple[str, ProducerEpoch] | None:
         """Return the name and producer of a batch's transaction; None of a batch of none.

@@ -20,6 +20,9 @@ CHECKED_HEAD = struct.Struct(">hiqqqhii")
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS = pa.list_(HEADER)
 
+_PLACE = struct.Struct(">qii")
+"""The fields of the head that a server sets, offset and leader epoch, and the length in between."""
+
 Column = Any
 """A binary array of Arrow, or one of lists, of which its stubs know too little."""
 
@@ -58,6 +61,12 @@ class Records(NamedTuple):
     """Lists of type `HEADERS`."""
     timestamps: Ints
     """Milliseconds since the epoch; -1 for none."""
+
+
+def placed_at(offset: int, data: bytes) -> bytes:
+    """Return a batch at an offset; its checksum does not cover what changes."""
+    length = HEAD.unpack_from(data)[1]
+    return _PLACE.pack(offset, length, -1) + data[_PLACE.size :]
 
 
 def offsets_of(column: Column) -> Any:

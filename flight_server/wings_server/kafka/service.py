@@ -18,6 +18,7 @@ from wings_server.descriptors import HTTP_SHARE, connections_max
 from wings_server.gate import Gate
 from wings_server.kafka.brokers import Brokers
 from wings_server.kafka.group_table import GroupTable
+from wings_server.kafka.kept_batches import KEPT_BYTES_MAX, KeptBatches
 from wings_server.kafka.topics import KafkaTopics
 from wings_server.kafka.wire import Wire
 from wings_server.metrics import Metrics
@@ -44,6 +45,9 @@ FRAME_BYTES_MORE = MIB
 
 CLUSTER_ID = "wings"
 
+KEPT_SHARE = 16
+"""The part of the budget of memory, one in so many, that kept batches take at most."""
+
 Result = TypeVar("Result")
 
 
@@ -63,6 +67,7 @@ class KafkaService:
         topics: The topics of the namespace that is served.
         fetcher: Reads the log in chunks of `CHUNK_BYTES_MAX`.
         waiting: The waiting fetches.
+        kept: Batches that were produced last.
         groups: The classic groups; for the event loop alone.
         producers: Threads that submit batches and wait for their flush.
         unfolding: Room in memory for what requests to produce unfold to.
@@ -89,6 +94,7 @@ class KafkaService:
             log.versions,
         )
         self.waiting = Waiting(log.fetcher.waits)
+        self.kept = KeptBatches(min(KEPT_BYTES_MAX, log.memory.bytes_max // KEPT_SHARE))
         self.groups = GroupTable()
         self.wire = Wire(
             Budget(limits.pending_bytes_max, log.memory),
