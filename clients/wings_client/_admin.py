@@ -13,7 +13,7 @@ from wings_client._model import (
     Topic,
     parsed,
 )
-from wings_client._read_options import PartitionsValue, place, starts
+from wings_client._read_options import OffsetsValue, PartitionsValue, place, starts
 from wings_client._schemas import SchemaLike, schema_of
 from wings_client._transport import Transport
 from wings_core.contracts.actions import (
@@ -292,15 +292,14 @@ class AdminCalls:
     def resolve_offset(
         self, topic: TopicRef, offset: OffsetValue, partition: PartitionValue = None
     ) -> int:
-        """Return the number that `"earliest"`, `"latest"` or a time stands for now.
+        """Return the number that a word, a time or a negative number stands for now.
 
         Raises:
             TopicNotFound: There is no such topic.
         """
-        if isinstance(offset, int):
+        if isinstance(offset, int) and offset >= 0:
             return offset
-        found = starts(self._transport, _offsets_of(topic, place(partition, None, offset)))
-        return next(iter(found.values()))
+        return next(iter(self._resolved(topic, partition, None, offset).values()))
 
     def resolve_offsets(self, topic: TopicRef, offset: OffsetValue) -> dict[JsonScalar, int]:
         """Return the number that an offset stands for now in each partition, by its value.
@@ -309,7 +308,38 @@ class AdminCalls:
             TopicNotFound: There is no such topic.
             OffsetOutOfRange: The offset is below a log's start.
         """
-        return starts(self._transport, _offsets_of(topic, place(None, ALL, offset)))
+        return self._resolved(topic, None, ALL, offset)
+
+    def _counted(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue,
+        partitions: PartitionsValue | None,
+        offset: OffsetsValue,
+    ) -> OffsetsValue:
+        """Return a start that the server knows: a negative number is resolved, by partition."""
+        if not is_from_end(offset):
+            return offset
+        found = self._resolved(topic, partition, partitions, cast("int", offset))
+        return next(iter(found.values())) if partitions is None else found
+
+    def _resolved(
+        self,
+        topic: TopicRef,
+        partition: PartitionValue,
+        partitions: PartitionsValue | None,
+        offset: OffsetValue,
+    ) -> dict[JsonScalar, int]:
+        def found(offset: OffsetValue) -> dict[JsonScalar, int]:
+            where = place(partition, partitions, offset)
+            command = build(InfoCommand, InvalidTicket, "offsets", topic=name_of(topic), **where)
+            return starts(self._transport, command)
+
+        if not is_from_end(offset):
+            return found(offset)
+        kept, ends = found("earliest"), found("latest")
+        count = cast("int", offset)
+        return {value: max(kept.get(value, 0), end + count) for value, end in ends.items()}
 
     def _described(self, topic: TopicRef) -> Topic:
         return topic if isinstance(topic, Topic) else self.topic(topic)
@@ -318,8 +348,9 @@ class AdminCalls:
         return self._transport.act(action, body, repeatable=repeatable)
 
 
-def _offsets_of(topic: TopicRef, where: Mapping[str, Any]) -> InfoCommand:
-    return build(InfoCommand, InvalidTicket, "offsets", topic=name_of(topic), **where)
+def is_from_end(offset: object) -> bool:
+    """Return whether a start is a negative number."""
+    return isinstance(offset, int) and offset < 0
 
 
 def name_of(topic: TopicRef) -> str:

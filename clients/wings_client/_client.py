@@ -1,11 +1,12 @@
 """The client: one object for all calls, safe to share between threads."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self, Unpack
 
 from wings_client._access import Access, Pem
 from wings_client._acquire import member_name, ticket_of
-from wings_client._admin import TopicRef, name_of
+from wings_client._admin import TopicRef, is_from_end, name_of
 from wings_client._arguments import (
     NUMBER_OR_INFINITY,
     checked,
@@ -354,7 +355,14 @@ class Client(
             strategy=strategy,
             client_timeout=self._transport.timeout,
         )
-        return gather(self._transport, requests, rules)
+        return gather(self._transport, map(self._from_start, requests), rules)
+
+    def _from_start(self, request: Request) -> Request:
+        """Return a request whose start no longer counts from the end, unless it is elsewhere."""
+        if request.endpoint is not None or not is_from_end(request.offset):
+            return request
+        where = request.partition, request.partitions, request.offset
+        return replace(request, offset=self._counted(request.topic, *where))
 
 
 def _listed(topic: Any) -> Sequence[Any]:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._arguments import checked
-from wings_client._messages import build, wire_partition, wire_time
+from wings_client._messages import build, wire_offset, wire_partition
 from wings_client._model import PartitionValue, parsed
 from wings_core.contracts.consumer_groups import DescribeGroup, ListConsumerGroups, ResetGroup
 from wings_core.errors import InvalidArgument
@@ -127,14 +127,14 @@ class ConsumerGroupCalls(AdminCalls):
             GroupNotFound: There is no such group.
             OffsetOutOfRange: An offset is past the end of its log.
         """
-        where: object = to
-        if isinstance(to, datetime):
-            where = {"timestamp": wire_time(to)}
-        elif isinstance(to, Mapping):
+        where: object
+        if isinstance(to, Mapping):
             where = [
                 {"partition": wire_partition(value), "offset": offset}
                 for value, offset in to.items()
             ]
+        else:
+            where = wire_offset(to)
         body = build(
             ResetGroup,
             InvalidArgument,

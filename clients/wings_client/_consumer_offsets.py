@@ -8,21 +8,17 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from itertools import repeat
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import client_closed, is_passing
-from wings_client._messages import build
+from wings_client._messages import OffsetValue
 from wings_client._model import Consumed, ConsumerOffset, PartitionValue, Topic
-from wings_client._read_options import place, starts
 from wings_client._retry import Backoff
 from wings_client._transport import Transport
 from wings_core.contracts.actions import OFFSETS_MAX
 from wings_core.contracts.chunks import reached
-from wings_core.contracts.info import InfoCommand
-from wings_core.contracts.reads import ALL
 from wings_core.errors import FencedMember, InvalidArgument, WingsError
 from wings_core.model import MemberEpoch
 from wings_core.partitions import JsonScalar
@@ -30,7 +26,7 @@ from wings_core.times import Deadline
 
 T = TypeVar("T")
 
-Start = Literal["earliest", "latest"] | datetime
+Start = OffsetValue
 """Where a consumer begins in a partition of which nothing was committed."""
 
 TopicPartition = tuple[str, JsonScalar]
@@ -58,6 +54,10 @@ class ConsumerCalls(Protocol):
 
     def committed_offsets(self, consumer: str, topic: Topic) -> list[ConsumerOffset]:
         """Return a consumer's next offsets."""
+        ...
+
+    def resolve_offsets(self, topic: Topic, offset: OffsetValue) -> dict[JsonScalar, int]:
+        """Return the number that an offset stands for now in each partition."""
         ...
 
 
@@ -177,9 +177,7 @@ class ConsumerOffsets:
         committed = self._committed(topic)
         self.read_at = began
         if not committed and start != "earliest":
-            keys = place(None, ALL, start)
-            command = build(InfoCommand, InvalidArgument, "offsets", topic=topic.name, **keys)
-            committed = starts(self._transport, command)
+            committed = self._calls.resolve_offsets(topic, start)
             self._send(Uncommitted(_of_topic(topic, committed), self._losses))
         self._known |= _of_topic(topic, committed)
         return committed

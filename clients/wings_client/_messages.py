@@ -1,23 +1,26 @@
 """Builds the messages of the contracts from a caller's arguments, with typed errors."""
 
 import base64
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from wings_client._model import PartitionValue
 from wings_core.contracts.messages import sentence, shortened
 from wings_core.contracts.reads import TimestampOffset
-from wings_core.errors import InvalidArgument
+from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.partitions import JsonScalar
 from wings_core.times import format_timestamp, parse_timestamp
 
 M = TypeVar("M", bound=BaseModel)
 
 OffsetValue = int | str | datetime
-"""Where to begin: an offset, `"earliest"`, `"latest"`, or a time with a zone: the first message at
-or after it, else the end of the log."""
+"""Where to begin: an offset; a negative number, which counts from the end of each partition;
+`"earliest"`, `"latest"`; or a time with a zone, also as text of RFC 3339: the first message at or
+after it, else the end of the log."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 TimeValue = datetime | str
 """A time with a zone, or its text as RFC 3339."""
@@ -41,8 +44,31 @@ def wire_partition(value: PartitionValue) -> JsonScalar:
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
 
+def offset_of(text: str) -> Literal["earliest", "latest"] | datetime:
+    """Parse the text of an offset: a word, or a time with a zone.
+
+    Raises:
+        InvalidTicket: It is neither.
+    """
+    if text == "earliest" or text == "latest":
+        return text
+    try:
+        return _EPOCH + timedelta(microseconds=parse_timestamp(text, up=True))
+    except InvalidArgument:
+        raise InvalidTicket(
+            f"{text!r:.80} is not an offset: expected a number, earliest, latest, or a time with a "
+            "zone, like 2026-11-20T12:00:00Z"
+        ) from None
+
+
 def wire_offset(value: OffsetValue) -> int | str | TimestampOffset:
-    """Return an offset in its wire form: numbers and words as they are, times wrapped."""
+    """Return an offset in its wire form: numbers and words as they are, times wrapped.
+
+    Raises:
+        InvalidTicket: A text is neither a word nor a time.
+    """
+    if isinstance(value, str):
+        value = offset_of(value)
     if isinstance(value, datetime):
         return TimestampOffset(timestamp=wire_time(value))
     return value

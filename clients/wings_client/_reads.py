@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Unpack, overload
 
-from wings_client._admin import AdminCalls, TopicRef, check_which, name_of, which
+from wings_client._admin import AdminCalls, TopicRef, check_which, is_from_end, name_of, which
 from wings_client._arguments import checked
 from wings_client._chunks import Chunks, OnDataLoss, chunk_of
 from wings_client._fetch import fetch, ticket_timeout_ms
@@ -37,7 +37,7 @@ class ReadCalls(AdminCalls):
         topic: TopicRef,
         partition: PartitionValue = None,
         *,
-        offset: OffsetsValue,
+        offset: OffsetsValue = "earliest",
         partitions: PartitionsValue | None = None,
         min_messages: int | None = None,
         max_messages: int | None = None,
@@ -49,7 +49,8 @@ class ReadCalls(AdminCalls):
         Args:
             topic: The topic.
             partition: The partition value; None: `partitions`.
-            offset: The first offset; of many partitions also one for each, by partition value,
+            offset: The first offset; a negative number counts from the end of each partition. Of
+                many partitions also one for each, by partition value,
                 like `FetchResult.next_offsets`; those not in it are read from their start.
             partitions: `"all"`, those born meanwhile too, or a list of values; None: all. Limits
                 and the wait are those of the whole fetch.
@@ -85,6 +86,9 @@ class ReadCalls(AdminCalls):
             )
 
         check_which(partition, partitions)
+        if is_from_end(offset):
+            partitions = which(self, topic, partition, partitions)
+            offset = self._counted(topic, partition, partitions, offset)
         keyed = isinstance(topic, Topic) and topic.partition_key is not None
         if partition is None and (partitions or keyed or isinstance(offset, Mapping)):
             return fetch(self._transport, ticket(partitions or ALL), wait)
@@ -117,7 +121,7 @@ class ReadCalls(AdminCalls):
         Args:
             topic: The topic.
             partition: The partition value; None: `partitions`.
-            offset: The first offset, in each partition.
+            offset: The first offset, in each partition; a negative number counts from its end.
             end_offset: The end, exclusive, in each partition; None: the end of the log now.
             parallel: How many streams to read at once, each on a thread. With 1, the rows of a
                 partition come by offset; partitions are mixed. With more, batches come as they
@@ -135,11 +139,37 @@ class ReadCalls(AdminCalls):
                 `"earliest"` on, what retention takes meanwhile is skipped.
             WingsError: Also while the result is read.
         """
-        many = which(
-            self, topic, partition, partitions, is_planned=not options.get("system_columns")
-        )
-        command = scan_command(topic, place(partition, many, offset), end_offset, **options)
+        is_planned = not options.get("system_columns") and not is_from_end(offset)
+        many = which(self, topic, partition, partitions, is_planned=is_planned)
+        start = self._counted(topic, partition, many, offset)
+        if isinstance(start, Mapping):
+            # A plan takes no starts but those of a list.
+            many, start = (list(start), start) if start else (many, "earliest")
+        command = scan_command(topic, place(partition, many, start), end_offset, **options)
         return ReadResult(ScanRead(self._transport, command, parallel))
+
+    def read(
+        self,
+        topic: TopicRef,
+        offset: OffsetValue = "earliest",
+        partition: PartitionValue = None,
+        **options: Unpack[ReadKeywords],
+    ) -> ReadResult:
+        """Read from a start to what is committed now: the scan to begin with.
+
+        `client.read("orders")` is all of it, `client.read("orders", -100)` the last 100 messages of
+        each partition, `client.read("orders", "2026-11-20T12:00:00Z")` all from then on.
+
+        Args:
+            topic: The topic.
+            offset: The first offset, in each partition.
+            partition: The partition value; None: all.
+            options: Options of `scan`.
+
+        Raises:
+            WingsError: As `scan`.
+        """
+        return self.scan(topic, partition, offset=offset, **options)
 
     def sql(
         self,
@@ -286,8 +316,9 @@ class ReadCalls(AdminCalls):
         Args:
             topic: The topic.
             partition: The partition value; None: `partitions`.
-            offset: The first offset; resolved by this call. Of many partitions also one for each,
-                by partition value: those not in it are read from their start.
+            offset: The first offset; resolved by this call. A negative number counts from the end
+                of each partition. Of many partitions also one for each, by partition value: those
+                not in it are read from their start.
             timeout: Seconds after which the follow ends; None: never.
             partitions: `"all"`, those born later too, or a list of values, in one stream. None: of
                 a topic with a key, all (a type checker knows of that where it is written out).
@@ -311,12 +342,13 @@ class ReadCalls(AdminCalls):
             WingsError: Also while iterating.
         """
         many = which(self, topic, partition, partitions)
+        start = self._counted(topic, partition, many, offset)
         ticket = build(
             FollowTicket,
             InvalidTicket,
             "follow",
             topic=name_of(topic),
-            **place(partition, many, offset),
+            **place(partition, many, start),
             **options,
         )
         return follow(self._transport, ticket, timeout, on_data_loss)

@@ -96,7 +96,7 @@ def test_a_topic_that_is_not_there_is_a_server_error(wings: Client) -> None:
     assert gather.end.reason == GatherReason.SERVER_ERROR
     assert isinstance(gather.end.error, TopicNotFound)
     with pytest.raises(InvalidTicket, match="offset"):
-        wings.gather([Request("no-such-topic", offset=-1)])
+        wings.gather([Request("no-such-topic", offset=2**63)])
 
 
 def test_time_spent_with_a_reply_does_not_end_the_wait_of_others(
@@ -147,7 +147,7 @@ def test_a_request_that_is_like_a_good_one_is_checked_all_the_same(
     topic = new_topic("key: string", "n: int64", partition_key="key")
     good = Request(topic.name, "a", offset=0)
     for bad in (
-        Request(topic.name, "a", offset=-1),
+        Request(topic.name, "a", offset=2**63),
         Request(topic.name, "\ud800", offset=0),
         Request(topic.name, "a", offset=0, timeout=0),
         Request(topic.name, "a", offset=0, max_messages=0),

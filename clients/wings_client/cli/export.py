@@ -25,7 +25,7 @@ from wings_client.cli.options import (
     grouped,
 )
 from wings_client.cli.output import parquet_writer, progress_line, stream_writer
-from wings_client.cli.values import Offset, parse_offset, parse_partition, start_of
+from wings_client.cli.values import Offset, parse_offset, parse_partition
 from wings_core.errors import InvalidArgument
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -102,12 +102,7 @@ def export(
         raise typer.BadParameter("parquet is binary: give a file", param_hint="FILE")
     with connected(endpoint, topic) as client:
         found = client.topic(topic)
-        one = wanted_range.partition is not None or found.partition_key is None
-        value = parse_partition(wanted_range.partition, found) if one else None
-        begin = start_of(client, found, begin, value, many=not one)
         options = {**reading.arguments(found.schema), "offset": begin}
-        if isinstance(begin, dict):
-            options |= {"partitions": list(begin)} if begin else {"offset": "earliest"}
         readers = _readers(client, found, wanted_range.partition, finish, options)
         with _target(file, force=force) as sink:
             written = _write(sink, wanted, readers, is_stream=file == STANDARD_OUTPUT)

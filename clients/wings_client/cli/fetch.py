@@ -27,7 +27,6 @@ from wings_client.cli.values import (
     partition_text,
     printable,
     seconds_of,
-    start_of,
 )
 from wings_core.errors import WingsError
 from wings_core.names import TopicName
@@ -163,7 +162,7 @@ def _over_flight(
         result = client.fetch(
             topic,
             partition,
-            offset=start_of(client, topic, offset, partition, many=many),
+            offset=offset,
             timeout=seconds_of(options.timeout),
             min_messages=options.min_messages,
             max_messages=options.max_messages,

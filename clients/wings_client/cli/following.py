@@ -30,7 +30,6 @@ from wings_client.cli.values import (
     parse_start,
     partition_text,
     seconds_of,
-    start_of,
 )
 from wings_core.contracts.reads import ReadOptions
 from wings_core.contracts.sql import LiveBody
@@ -199,14 +198,10 @@ def _starts(
     """Return the start offset of each partition, where it is not the log's start."""
     if offset == "earliest":
         return {}
-    if isinstance(offset, int) and offset < 0:
-        found = start_of(client, topic, offset, None, many=True)
-        assert isinstance(found, dict)
-        return found if fixed is None else {value: found.get(value, 0) for value in fixed}
     if fixed is not None:
         return {value: client.resolve_offset(topic, offset, value) for value in fixed}
-    states = {state.partition: state for state in client.partitions(topic)}
-    if isinstance(offset, int):
+    if isinstance(offset, int) and offset >= 0:
+        states = {state.partition: state for state in client.partitions(topic)}
         return {value: max(offset, state.log_start_offset) for value, state in states.items()}
     return client.resolve_offsets(topic, offset)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import typer
 from rich.progress import Progress, TextColumn
 
-from wings_client import Client, Topic
+from wings_client import Topic
 from wings_client.cli.endpoint import connected, is_absent, short_name
 from wings_client.cli.options import (
     DEFAULT,
@@ -35,7 +35,6 @@ from wings_client.cli.values import (
     partition_text,
     printable,
     seconds_of,
-    start_of,
 )
 from wings_client.gather import EMPTY, Gather, GatherEnd, GatherReason, Reply, Request, Sentinel
 from wings_core.arrow_compute import pc
@@ -216,13 +215,12 @@ class GatherOptions(ReadingOptions):
         Literal["end", "continue"], typer.Option(help="Whether a failing source ends it.")
     ] = "end"
 
-    def request(self, topic: Topic, server: str | None, client: Client, offset: Offset) -> Request:
+    def request(self, topic: Topic, server: str | None, offset: Offset) -> Request:
         """Return the request to a topic.
 
         Args:
             topic: The topic.
             server: Its server; None for the client's.
-            client: Asked for the ends, if the offset counts from them.
             offset: The parsed offset.
 
         Raises:
@@ -237,12 +235,11 @@ class GatherOptions(ReadingOptions):
                 )
             arguments["columns"] = tuple(columns)
         where = self._partitions(topic)
-        many = "partitions" in where
         if server is not None and isinstance(offset, int) and offset < 0:
             raise typer.BadParameter("counts from the end on one server alone", param_hint="--from")
         return Request(
             topic.name,
-            offset=start_of(client, topic, offset, where.get("partition"), many=many),
+            offset=offset,
             kind=self.kind,
             endpoint=server,
             **arguments,
@@ -299,7 +296,7 @@ def gather(
         described = [client.topic(name) for name in topics]
         _check_one_schema(described, wanted_format)
         requests = [
-            options.request(topic, None if server == servers[0] else server, client, where)
+            options.request(topic, None if server == servers[0] else server, where)
             for server in servers
             for topic in described
         ]

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -16,11 +16,9 @@ from wings_client import PartitionState, Topic
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.partitions import JsonScalar, partition_of
-from wings_core.times import parse_timestamp
 from wings_core.type_names import parse_type, type_name
 
 if TYPE_CHECKING:
-    from wings_client._reads import ReadCalls
     from wings_core.arrow_types import ArrowField
 
 _FILE_OPTIONS = {"format": "--format", "encoding": "--encoding", "fields": "--field"}
@@ -28,7 +26,6 @@ _FILE_OPTIONS = {"format": "--format", "encoding": "--encoding", "fields": "--fi
 
 Offset = int | Literal["earliest", "latest"] | datetime
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 _ESCAPES = {
@@ -93,43 +90,19 @@ def partition_text(value: JsonScalar) -> str:
 def parse_offset(text: str) -> Offset:
     """Parse an offset: a number, `earliest`, `latest`, or a time with a zone.
 
-    A negative number counts from the end; see `start_of`.
+    A negative number counts from the end, as in all calls of the client.
 
     Raises:
         typer.BadParameter: The text is none of these.
     """
-    if text == "earliest" or text == "latest":
-        return text
+    from wings_client._messages import offset_of  # Takes pydantic, which not all commands need.
+
     if _INTEGER.fullmatch(text) and len(text) < 20:
         return int(text)
     try:
-        return _EPOCH + timedelta(microseconds=parse_timestamp(text))
-    except InvalidArgument:
-        raise typer.BadParameter(
-            f"{text!r:.80} is not an offset: expected a number, earliest, latest, or a time with a "
-            "zone, like 2026-11-20T12:00:00Z"
-        ) from None
-
-
-def start_of(
-    client: "ReadCalls", topic: Topic, offset: Offset, partition: JsonScalar, *, many: bool
-) -> Offset | dict[JsonScalar, int]:
-    """Return the start of a read, with a negative number resolved from the end of each partition.
-
-    Args:
-        client: Asked for the ends, if the offset is a negative number.
-        topic: The topic.
-        offset: The parsed offset.
-        partition: The partition of a read of one.
-        many: True: the read is of many partitions.
-    """
-    if not isinstance(offset, int) or offset >= 0:
-        return offset
-    starts = {
-        state.partition: max(state.log_start_offset, state.next_offset + offset)
-        for state in client.partitions(topic)
-    }
-    return starts if many else starts.get(partition, 0)
+        return offset_of(text)
+    except InvalidArgument as error:
+        raise typer.BadParameter(error.message) from None
 
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -37,7 +37,8 @@ class Request:
     """Its full name, or an id in the default namespace."""
     partition: PartitionValue = None
     offset: OffsetsValue = "earliest"
-    """Offset; of many partitions also one for each, by partition value."""
+    """Offset; of many partitions also one for each, by partition value. A negative number counts
+    from the end, on the client's server alone."""
     kind: Literal["fetch", "scan", "follow"] = "fetch"
     timeout: float | None = None
     """Seconds that the server may wait; None: as long as the gather lasts."""

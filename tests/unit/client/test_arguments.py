@@ -63,7 +63,7 @@ TABLE: Sequence[tuple[str, dict[str, Any], str, Sequence[Any]]] = [
     ("read_ticket", {}, "ticket", [5, "x", *OTHERS]),
     ("offset_for_timestamp", {"topic": "t"}, "timestamp", TIMES),
     ("commit_offsets", {"topic": "t", "consumer": "c"}, "offsets", [5, "x", OTHERS[0]]),
-    ("consumer", {"topic": "t", "name": "c"}, "start", TIMES),
+    ("consumer", {"topic": "t", "name": "c"}, "start", OFFSETS),
     ("acquire_messages", SHARE, "timeout", FINITE),
     ("acquire_messages", SHARE, "max_messages", COUNTS),
     ("share_consumer", SHARE, "auto_renew", FINITE[:1] + OTHERS),
