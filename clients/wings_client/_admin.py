@@ -68,11 +68,10 @@ class AdminCalls:
         Args:
             topic: Its full name, or an id for the default namespace.
             schema: Schema of its messages: an Arrow schema, columns by name and type (Arrow's name
-                of it,
-                or Python's, Arrow's, Polars' or pandas' own), a pydantic model, a dataclass, a
-                TypedDict or a NamedTuple, a data frame or the schema of one. Metadata is dropped;
-                dictionary, run-end, extension and view types become the plain types that they
-                stand for. What Python's annotation says is never None may not be null.
+                of it, or Python's, Arrow's, Polars' or pandas' own), a pydantic model, a dataclass,
+                a TypedDict or a NamedTuple, a data frame or the schema of one. Metadata is dropped;
+                dictionary, run-end, extension and view types become the plain types that they stand
+                for. What Python's annotation says is never None may not be null.
             partition_key: The column whose value says which partition a row belongs to: of an
                 integer, string, binary or bool type. None: one partition.
             config: The topic's configuration, such as `{"batch_bytes_max": 1048576}`.

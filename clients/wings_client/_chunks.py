@@ -45,9 +45,8 @@ class Chunks(Iterable[RangesBatch]):
 
     Args:
         transport: To the server.
-        ticket: Ticket of one partition, with a number as `offset`; or with `partitions`: a scan
-            has a
-            list, with numbers for each `offset` and `end_offset`, and the offsets of a follow are
+        ticket: Ticket of one partition, with a number as `offset`; or with `partitions`: a scan has
+            a list, with numbers for each `offset` and `end_offset`, and the offsets of a follow are
             numbers or `"earliest"`, which mean the same whenever the stream is opened again.
         deadline: Deadline of a follow; None: it has none.
         reconnect_seconds: How long to try without any progress; None for as often as one call.

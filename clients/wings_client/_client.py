@@ -65,8 +65,7 @@ def connect(
 
     Args:
         endpoint: Address like `grpc://host:7777`, with TLS `grpc+tls://host:7777`. Of the nodes of
-            a
-            cluster, some or all: `grpc://a:7777,b:7777,c:7777`, or a list of addresses. A random
+            a cluster, some or all: `grpc://a:7777,b:7777,c:7777`, or a list of addresses. A random
             one is used until it is unreachable; then repeatable calls go to the next. Scans read
             from all live nodes, whichever were named.
         timeout: Seconds that a call may take, its retries included (a long poll may wait beside

@@ -274,9 +274,8 @@ class Producer:
 
         Returns:
             Ranges that were committed, once it is durable, or the error it was refused with, whose
-            facts
-            `rows_committed` and `batches_committed` count what was committed before. Its callbacks
-            run on a thread of the producer and must not block.
+            facts `rows_committed` and `batches_committed` count what was committed before. Its
+            callbacks run on a thread of the producer and must not block.
 
         Raises:
             SchemaMismatch: The data does not fit the topic; batches before the one that does not

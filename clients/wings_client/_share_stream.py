@@ -297,8 +297,7 @@ class ShareStream:
 
         Args:
             sent: The caller is told of the answer once, on a thread that reads: in a caller's next
-                `read`,
-                or `WATCH_SECONDS` later. Not where False is returned.
+                `read`, or `WATCH_SECONDS` later. Not where False is returned.
             at_once: Whether the server may deliver nothing more before it.
 
         Returns:

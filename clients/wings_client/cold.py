@@ -99,8 +99,8 @@ class OpenColdFile:
             start_offset: The first one, of those that the file holds.
             end_offset: Exclusive.
             schema: Schema of the batches: columns of the topic at any version as late as the
-                file's, and
-                `__partition`, `__offset` and `__timestamp`. What the file lacks is null.
+                file's, and `__partition`, `__offset` and `__timestamp`. What the file lacks is
+                null.
 
         Raises:
             Exception: What pyarrow and the file system raise, also for a damaged page.

@@ -112,8 +112,7 @@ class BatchCheck:
         """Check all data of a batch: validity, nullability, and unique keys of maps.
 
         A null in a struct's field counts only if the struct itself is not null, one in a list or
-        map
-        only if a row's list or map contains it. Reads every buffer once.
+        map only if a row's list or map contains it. Reads every buffer once.
 
         Args:
             batch: A batch whose schema has passed `check_stream_schema`; its buffers are not

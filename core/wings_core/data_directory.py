@@ -12,9 +12,8 @@
       segments/         the pages
 
 An embedded server holds both locks. A metadata service holds METADATA.LOCK, and nodes on one
-machine
-that share a directory hold LOCK together. So a service and nodes can take over the directory of an
-embedded server, but never use it at the same time.
+machine that share a directory hold LOCK together. So a service and nodes can take over the
+directory of an embedded server, but never use it at the same time.
 
 The locks end with the process, so a stale file never prevents a start.
 """
@@ -126,8 +125,7 @@ class DataDirectory:
 
         Raises:
             InvalidArgument: There is no such directory, it is not a data directory, or it has a
-                later
-                format.
+                later format.
             Unavailable: The file system fails.
         """
         path = Path(path).absolute()

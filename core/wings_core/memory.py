@@ -93,8 +93,7 @@ class MemoryBudget:
 
     Args:
         bytes_max: Total in bytes; 0 for a quarter of the machine's memory. If nothing is lent, a
-            stream
-            may read as much as it needs.
+            stream may read as much as it needs.
         batch_bytes_max: Largest accepted batch in bytes.
         waits: Bounds of the waits for room.
         own: Returns the process's private memory in bytes.

@@ -2,8 +2,7 @@
 
 On the wire a partition is a JSON value of the key column's kind. Internally it is that value's
 canonical JSON text (`Partition`), a hashable string: metadata stores it, caches use it as a key,
-and
-the column `__partition` contains it. A topic without a key has the single partition `null`.
+and the column `__partition` contains it. A topic without a key has the single partition `null`.
 """
 
 import base64

@@ -45,8 +45,7 @@ def first_bad(count: int, is_bad: Callable[[int, int], bool]) -> int:
     Args:
         count: Number of rows, at least one of which is bad.
         is_bad: Returns whether one of the rows `[low, high)`, never empty, is bad. Rows before
-            `low` are
-            known to be good.
+            `low` are known to be good.
     """
     low, high = 0, count
     while high - low > 1:

@@ -2,8 +2,7 @@
 
 A timestamp is an int of microseconds since 1970-01-01T00:00:00Z. On the wire it is RFC 3339 in UTC
 with six digits of fraction. A deadline is a time of the monotonic clock, computed once on arrival,
-so
-that setting the wall clock does not affect waits.
+so that setting the wall clock does not affect waits.
 """
 
 import re

@@ -2,16 +2,14 @@
 
 `type_name` and `parse_type` are exact inverses for every type that a topic may have. The text is
 that of `str(type)`, with one addition: Arrow's text of a map omits that its values are not
-nullable,
-ours does not (`map<string, int64 not null>`).
+nullable, ours does not (`map<string, int64 not null>`).
 
     type    = word | word[args] | word(args) | list<field> | large_list<field>
             | fixed_size_list<field>[size] | struct<field, …> | map<type, value, keys_sorted?>
     field   = name: type | name: type not null
 
 A name in a nested type ends at the first `: `. Other names than `key` and `value` for the parts of
-a
-map are parsed and dropped, as in Arrow IPC.
+a map are parsed and dropped, as in Arrow IPC.
 """
 
 import re

@@ -49,9 +49,8 @@ def dev(
 
     Writes ca.pem, and server.pem, client.pem and node.pem, each with its key (server-key.pem, …). A
     server's certificate is not valid for a client, nor the reverse; that of a node, for clusters
-    with
-    mutual TLS, is valid for both. The authority's key is not kept: create all of them again for
-    another name. In production, use the certificates of your organisation.
+    with mutual TLS, is valid for both. The authority's key is not kept: create all of them again
+    for another name. In production, use the certificates of your organisation.
     """
     for file in make_certificates(directory, host or [], days):
         typer.echo(str(file))

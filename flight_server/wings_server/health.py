@@ -1,8 +1,8 @@
 """Health check of this machine's server: `python -m wings_server.health`.
 
 For containers, whose image has no other client. It takes the address of HTTP only from
-`WINGS_HTTP`,
-and uses TLS if `WINGS_TLS_CERT` is set, over loopback, without verifying the certificate.
+`WINGS_HTTP`, and uses TLS if `WINGS_TLS_CERT` is set, over loopback, without verifying the
+certificate.
 
 Exit status: 0 the server responds, 1 it does not; with `--ready`, 0 only while it accepts requests.
 """

@@ -1,8 +1,7 @@
 """Hiding of stages that a principal may not write to, as if they did not exist.
 
 Stage ids are shared by all topics. In requests, the ids of hidden stages are replaced by ids that
-no
-stage can have, so that the response is that for a missing stage, whatever else is wrong with the
+no stage can have, so that the response is that for a missing stage, whatever else is wrong with the
 request.
 """
 

@@ -69,9 +69,8 @@ def run(service: Service, process: int | None = None) -> NoReturn:
     """Serve until SIGTERM or SIGINT, then drain, and end the process with status 0.
 
     Prints the ready line. SIGHUP reloads the certificate. A second SIGTERM or SIGINT ends the
-    process
-    at once; acknowledged messages are safe even then. The status is 1 if the stop failed, for
-    example because of the disk.
+    process at once; acknowledged messages are safe even then. The status is 1 if the stop failed,
+    for example because of the disk.
 
     Args:
         service: The server.

@@ -1,8 +1,7 @@
 """Metrics of a log: gauges of its topics, storage and share groups, read at each scrape.
 
 A scrape is bounded: the topics with the most bytes, and the largest partitions of each, have
-series;
-the others are summed as `other`, and counted by `wings_series_summed`.
+series; the others are summed as `other`, and counted by `wings_series_summed`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

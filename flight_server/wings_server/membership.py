@@ -52,8 +52,7 @@ class Membership:
         """Return the addresses of the live nodes as last read, this node's own first.
 
         The others follow in the order of addresses, starting after this node's, so that over all
-        nodes
-        each address is equally often in each position. Empty before `join`.
+        nodes each address is equally often in each position. Empty before `join`.
         """
         return tuple(node.address for node in self._live)
 

@@ -35,12 +35,10 @@ def repair(
     """Rebuild a damaged data directory as a new one, as far as possible; list the losses.
 
     DATA_DIR is only read. Sound topics, messages, consumers' offsets and share groups are taken
-    from
-    `metadata.sqlite` and `holds.sqlite`, row by row. Messages keep their offsets: those that cannot
-    be located are reported as STORAGE_CORRUPT when read, and all others are read as before. Damaged
-    pages are kept, and listed as by `wings check`. If `metadata.sqlite` is truncated or missing,
-    the
-    file `NOTES` beside it has the locations of most messages.
+    from `metadata.sqlite` and `holds.sqlite`, row by row. Messages keep their offsets: those that
+    cannot be located are reported as STORAGE_CORRUPT when read, and all others are read as before.
+    Damaged pages are kept, and listed as by `wings check`. If `metadata.sqlite` is truncated or
+    missing, the file `NOTES` beside it has the locations of most messages.
 
     First run `wings check DATA_DIR`: a directory without problems needs no repair, and if only
     `holds.sqlite` is damaged, `wings holds rebuild DATA_DIR` repairs it in place. Afterwards serve

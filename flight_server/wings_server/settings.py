@@ -1,8 +1,7 @@
 """The settings of the server, as one model, and their sources.
 
 Sources in order of precedence: command-line flags, environment variables (`WINGS_FLIGHT`, nested
-ones
-as `WINGS_LIMITS__BATCH_BYTES_MAX`), a TOML file, defaults.
+ones as `WINGS_LIMITS__BATCH_BYTES_MAX`), a TOML file, defaults.
 """
 
 import ipaddress
@@ -181,8 +180,7 @@ class Settings(BaseSettings):
         """Whether PostgreSQL and an object store hold everything, without a data directory.
 
         True if the URLs of both are given, and no data directory, neither explicitly nor as an
-        existing
-        default one used with PostgreSQL before.
+        existing default one used with PostgreSQL before.
         """
         return (
             self.metadata_url is not None

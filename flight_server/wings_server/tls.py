@@ -1,8 +1,7 @@
 """TLS: the certificates of listeners, read from files, and reloaded on SIGHUP if possible.
 
 HTTP and gRPC use reloaded files for new connections. Flight keeps its first certificate, since
-pyarrow
-cannot replace it; renewing it needs a restart.
+pyarrow cannot replace it; renewing it needs a restart.
 """
 
 import ssl

@@ -56,8 +56,7 @@ class Bound:
 
         Raises:
             InvalidArgument: A partition value is not of the topic's key type, or is missing in a
-                topic
-                with a key.
+                topic with a key.
         """
         found: dict[Partition, Position] = {}
         for text, position in self.named.get(name, {}).items():

@@ -98,8 +98,7 @@ def cold_part(
 
     Returns:
         The rows and the remaining ranges. None, and all ranges, if the topic is not a table, the
-        read
-        has a filter, Spark's reader has no type for a column, or the files cannot be reached.
+        read has a filter, Spark's reader has no type for a column, or the files cannot be reached.
     """
     is_table = topic.config.get("table") is not None
     if not is_table or options.filter is not None or not _is_readable(topic, schema.names):

@@ -48,8 +48,7 @@ class BatchCommitter:
         with server.connect() as client:
             client.publish(self.writer, self.batch, stages)
             # Published stages are unaffected; this deletes stages of other attempts and of
-            # interrupted
-            # runs. If it fails, the server sweeps them.
+            # interrupted runs. If it fails, the server sweeps them.
             with contextlib.suppress(WingsError):
                 client.abort(self.writer, (), prefix=self.prefix)
 

@@ -75,8 +75,7 @@ class ServerAccess:
 
         Args:
             retry_seconds: Least time to retry each call and scan without progress; the most is
-                twice as
-                long. None for a second, as in any client.
+                twice as long. None for a second, as in any client.
             nodes: Endpoints used in addition to the server's own.
             timeout: Most seconds of a call, unless it is retried for longer.
 

@@ -33,12 +33,9 @@ def read(
         columns: The wanted columns, in order; None for all.
         filter: A SQL predicate over the topic's columns, evaluated on the server.
         cold_files: Whether Spark's own reader reads the rows in files of the topic's table, if it
-            can
-            reach them (files on a disk: a session on this machine). Every column may then be null.
-            A
-            query long after this call fails if a file has been deleted. If False, or with a
-            `filter`,
-            all rows are read from the server.
+            can reach them (files on a disk: a session on this machine). Every column may then be
+            null. A query long after this call fails if a file has been deleted. If False, or with a
+            `filter`, all rows are read from the server.
         options: Further options of the format `wings` for batch reads, such as `minPartitions`,
             `startingOffsets` or `token`.
 

@@ -79,8 +79,7 @@ def pack(
 
     Returns:
         The tasks, in the order of the topics: at least one for each topic, and one for each 10,000
-        of
-        its partitions. All ranges of a task have the same `clamps`.
+        of its partitions. All ranges of a task have the same `clamps`.
     """
     topics: dict[tuple[str, bool], list[Range]] = {}
     for each in ranges:

@@ -60,8 +60,7 @@ class TaskReader:
 
         Raises:
             SchemaMismatch: The schema has a column that the topic lacks, or a type that the topic's
-                column
-                cannot be converted to.
+                column cannot be converted to.
         """
         available = subscription.all_columns(options)
         tell_of_growth(schema, lambda: subscription.schema(options))
@@ -85,8 +84,7 @@ class TaskReader:
 
         Raises:
             OffsetOutOfRange: The messages or their topic were deleted, and `failOnDataLoss` holds;
-                for
-                ranges from `earliest`, only if the topic was deleted.
+                for ranges from `earliest`, only if the topic was deleted.
             SchemaMismatch: A value does not fit the type requested by the user.
         """
         prepare_worker()

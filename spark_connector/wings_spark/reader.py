@@ -27,8 +27,7 @@ def plan(client: Client, subscription: Subscription, options: SparkReadOptions) 
 
     Raises:
         InvalidArgument: A position is past a log's end, or names a topic or partition that the
-            query
-            does not read.
+            query does not read.
         OffsetOutOfRange: A start is below a log's start, and `failOnDataLoss` holds.
     """
     ranges = planned_ranges(client, subscription, options)

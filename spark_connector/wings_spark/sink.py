@@ -66,8 +66,7 @@ class Sink:
         """Write the rows of this task to this attempt's own stage.
 
         Blocks until the rows are durable. An attempt that fails, or finishes after its job, deletes
-        its
-        stage.
+        its stage.
 
         Args:
             committer: Committer of the rows' batch.

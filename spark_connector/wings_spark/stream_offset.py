@@ -99,8 +99,7 @@ def _pack(offsets: Mapping[Partition, int]) -> str:
     """Return offsets as base64 of compressed JSON.
 
     Partitions are sorted, and each is stored as the length of the prefix that it shares with the
-    one
-    before it, and the rest: ascending numbers need almost nothing.
+    one before it, and the rest: ascending numbers need almost nothing.
     """
     ordered = sorted(offsets)
     shared = [0, *map(_shared, ordered, islice(ordered, 1, None))]

@@ -22,8 +22,7 @@ def check_write_schema(schema: pa.Schema, topic: Topic) -> None:
 
     Raises:
         SchemaMismatch: The rows do not fit; the message names every column at fault, the fact
-            `column`
-            the first.
+            `column` the first.
     """
     names: list[str] = schema.names
     wanted = [field.name for field in wanted_fields(names, topic.schema)]

@@ -95,8 +95,7 @@ class WingsStreamWriter(DataSourceStreamArrowWriter):
         """Delete the stages written so far by a batch's tasks, unless the batch was published.
 
         Stages written later, or of a batch without successful tasks, are deleted when the repeated
-        batch
-        is published; if the query never restarts, the server sweeps them.
+        batch is published; if the query never restarts, the server sweeps them.
         """
         committer = _committer_of(messages, batchId)
         if committer is not None:

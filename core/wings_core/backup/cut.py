@@ -46,8 +46,7 @@ def cut_log(directory: DataDirectory, until: int) -> int:
 
     The offsets of the remaining messages do not change. Consumer offsets beyond the new end become
     the end; the state of share groups beyond it is removed. A producer continues with the sequence
-    of its
-    first removed batch, as far as its batches are remembered.
+    of its first removed batch, as far as its batches are remembered.
 
     Args:
         directory: A complete data directory.

@@ -98,8 +98,7 @@ def restore(
         path: The directory: absent, empty, or left by an aborted restore.
         topics: Topics to restore, by full name or by id in the default namespace; empty for all.
         until: Last timestamp to restore, in microseconds since the epoch. Each partition ends
-            before
-            its first later message. None restores all messages.
+            before its first later message. None restores all messages.
         progress: Called with the name of the step, and the bytes done.
 
     Raises:

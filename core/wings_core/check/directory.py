@@ -91,9 +91,8 @@ def _noted_ends(path: Path) -> _Ends:
     """Return the ends of partitions in a file of notes; empty if there is no file.
 
     SQLite opens without an error if the write-ahead log of metadata is missing, or truncated
-    between
-    two transactions; the last commits are then lost, and metadata alone does not show it. Notes are
-    read before metadata, since a running server writes a note after its commit.
+    between two transactions; the last commits are then lost, and metadata alone does not show it.
+    Notes are read before metadata, since a running server writes a note after its commit.
 
     Raises:
         OSError: The file cannot be read.

@@ -119,16 +119,13 @@ def check_log(
 
     In each partition, offsets must have no gaps from the log's start to the next offset, timestamps
     must not decrease, and the totals of each tier must match. In each page, all checksums must
-    match;
-    the rows must be as many as its offsets, valid for the topic's schema, and of the partition's
-    key;
-    and no other page may overlap it. Pages in stages are checked alike. Damage is reported, never
-    raised.
+    match; the rows must be as many as its offsets, valid for the topic's schema, and of the
+    partition's key; and no other page may overlap it. Pages in stages are checked alike. Damage is
+    reported, never raised.
 
     Blocks while the whole log is read. Memory: 56 bytes a page, and the tiers' totals of one
-    topic's
-    partitions. Nothing is written. Pages that a running server drains, merges, moves or deletes
-    meanwhile are looked up again.
+    topic's partitions. Nothing is written. Pages that a running server drains, merges, moves or
+    deletes meanwhile are looked up again.
 
     Args:
         metadata: The log's metadata; may be read-only.

@@ -162,8 +162,7 @@ def sentence(problem: ValidationError, model: type[BaseModel] | None = None) -> 
 
     Args:
         problem: The errors; the first unknown key is reported, as it may explain the others, or
-            else
-            the first error.
+            else the first error.
         model: The validated model, whose keys are suggested; None for no suggestion.
     """
     errors = problem.errors(include_url=False)

@@ -2,8 +2,7 @@
 
 Pages are durable when `FolioStore.write` returns. A crash between the two steps leaves unreferenced
 bytes, and no acknowledgement. The pages of a small flush are stored in that transaction itself,
-until
-they are drained.
+until they are drained.
 """
 
 from collections.abc import Iterable, Sequence

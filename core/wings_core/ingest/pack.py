@@ -1,10 +1,9 @@
 """Packs the batches of a flush into pages: small batches of a topic share one.
 
 Framing a page takes some 20 microseconds, and so does locating and verifying it, however few rows
-it
-has; copying a row takes less than one. So the small batches of a topic in a flush become one page,
-and the rows of a batch in one partition become a slice of it. Neighbouring slices of a partition
-with one timestamp become one location (`metadata.judge`).
+it has; copying a row takes less than one. So the small batches of a topic in a flush become one
+page, and the rows of a batch in one partition become a slice of it. Neighbouring slices of a
+partition with one timestamp become one location (`metadata.judge`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -266,8 +266,7 @@ class Preparer:
 
         Args:
             batch: A batch whose schema has passed `batches.check_stream_schema`. Its buffers must
-                not
-                change until the end of its flush.
+                not change until the end of its flush.
             options: The producer's options.
             checked: Whether `check_small` was called with it.
 

@@ -2,8 +2,7 @@
 
 The reader supports numbers, booleans, strings, lists and structs, and is strict: a value of another
 kind, a number out of range or with a fraction for an integer, an unknown field and a duplicate
-field
-are errors. Other types are read as one of these and converted here, by column.
+field are errors. Other types are read as one of these and converted here, by column.
 """
 
 import pyarrow as pa

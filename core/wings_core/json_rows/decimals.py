@@ -47,8 +47,7 @@ def decimals_of(texts: Column, data_type: Any) -> Column:
     """Convert texts to decimals.
 
     Digits are counted here: Arrow's own conversion overflows without an error if a text, or the
-    text
-    at the type's scale, has more digits than the type's bits can hold.
+    text at the type's scale, has more digits than the type's bits can hold.
 
     Args:
         texts: Signs and digits, optionally with a point and an exponent of up to three digits.

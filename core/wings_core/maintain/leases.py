@@ -36,8 +36,7 @@ class HeldLease:
         """Record a finished step; returns False if the work should stop.
 
         The work should stop when the lease was lost, or all leases are closed. Changes are fenced
-        by
-        the lease in any case; this avoids useless work.
+        by the lease in any case; this avoids useless work.
         """
         self.stepped_at = time.monotonic()
         return not (self.lost or self._is_closing())

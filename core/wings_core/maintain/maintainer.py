@@ -4,8 +4,7 @@ One node at a time, the holder of its lease, works on a partition. The lease of 
 expires, and every step is one transaction that is correct whatever other nodes did meanwhile.
 
 A few partitions are processed at a time, in tasks of bounded length, so that neither a large
-backlog
-nor a slow store of one partition blocks the others.
+backlog nor a slow store of one partition blocks the others.
 """
 
 import logging
@@ -105,8 +104,7 @@ class Maintainer:
         clock: Returns this node's time in microseconds since the epoch.
         drain: Moves inline pages to storage before a requested pass; None without inline pages.
         finished: Returns the messages that all share groups of a topic have finished, by partition;
-            None to
-            ignore share groups.
+            None to ignore share groups.
         tables: Commits segments to tables, and is closed with the maintainer; None without tables.
     """
 

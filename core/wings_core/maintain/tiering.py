@@ -4,10 +4,9 @@
 
 A segment that was put is an unreferenced object at first, which the reclaimer deletes if it stays
 so. Each replacement is one transaction, which checks that all pages are unchanged and that the
-lease
-under which they were read is still held. Tiering may therefore stop at any point, and other nodes
-may work meanwhile: each message is in one place, and the remaining pages are due again. A damaged
-page stays in place, and the others are moved around it.
+lease under which they were read is still held. Tiering may therefore stop at any point, and other
+nodes may work meanwhile: each message is in one place, and the remaining pages are due again. A
+damaged page stays in place, and the others are moved around it.
 """
 
 import logging
@@ -401,8 +400,7 @@ def joined(
 
     Args:
         parts: Batches of a topic's columns, and their timestamps in microseconds since the epoch:
-            one
-            for all rows, or one for each.
+            one for all rows, or one for each.
         schema: The topic's columns, then the timestamp.
     """
     batches = [rows for rows, _ in parts]

@@ -5,10 +5,8 @@
       └── it has more rows, or failed and is retried
 
 A message is complete when all files that it announced are. Then it is acknowledged, unless one of
-the
-files belongs to another pipeline, in which case it is left to be delivered again. If the queue
-limits
-deliveries, it is held instead, and the file's owner is looked up again.
+the files belongs to another pipeline, in which case it is left to be delivered again. If the queue
+limits deliveries, it is held instead, and the file's owner is looked up again.
 """
 
 from collections.abc import Iterable, Sequence

@@ -66,9 +66,8 @@ def repair_directory(
     """Rebuild a damaged data directory as a new one, as far as possible; the old one is only read.
 
     Sound rows of metadata keep their ids. Offsets whose messages cannot be located stay, and
-    reading
-    them raises `StorageCorrupt`. The new directory gets its name when it is complete, so a crash
-    leaves no partial one under that name.
+    reading them raises `StorageCorrupt`. The new directory gets its name when it is complete, so a
+    crash leaves no partial one under that name.
 
     Blocks while the whole log is read. Keeps the rows of metadata in memory.
 

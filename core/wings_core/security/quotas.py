@@ -204,8 +204,7 @@ class CallUsage:
 
         Raises:
             ResourceExhausted: The bytes exceed the quota, together with those of other calls; or
-                none
-                of this call were released for `RELEASE_SECONDS_MAX`.
+                none of this call were released for `RELEASE_SECONDS_MAX`.
         """
         self._usage.take(self, size, waits=waits)
 

@@ -1,8 +1,7 @@
 """Dead letters as tables, with the messages that they hold.
 
 `system.dead_letters` lists all letters, the message as JSON. `system."dead_letters/TOPIC"` lists
-the
-letters of one source topic: the letter's own columns, then those of the message in the source's
+the letters of one source topic: the letter's own columns, then those of the message in the source's
 current schema.
 """
 

@@ -2,8 +2,7 @@
 
 It is that of filters, which keeps the memory of an expression in proportion to its rows, plus
 aggregates, window functions and the clock. None reads files, settings or the environment, sleeps,
-or
-multiplies its input.
+or multiplies its input.
 """
 
 from wings_core.fetch.vocabulary import FUNCTIONS as FILTER_FUNCTIONS

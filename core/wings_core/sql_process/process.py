@@ -43,9 +43,8 @@ def main(arguments: Sequence[str]) -> None:
 
     Args:
         arguments: Descriptors of the channel and of the pipe that closes with the server; bytes
-            that DuckDB
-            may use; further bytes that the process may use; bytes to spill; threads; directory to
-            spill to.
+            that DuckDB may use; further bytes that the process may use; bytes to spill; threads;
+            directory to spill to.
     """
     channel, life, memory, beyond, spill, threads = map(int, arguments[:6])
     _end_with(life)

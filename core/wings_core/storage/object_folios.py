@@ -27,10 +27,8 @@ class ObjectFolioStore(ObjectPages):
     """A `FolioStore` in an object store. Thread-safe, except `write`.
 
     Several nodes may store folios in one place, as names are random. No lock marks folios that are
-    not
-    committed yet. Instead, young folios are not listed, and a folio is retired in metadata before
-    it is
-    deleted, so that a late commit is rejected.
+    not committed yet. Instead, young folios are not listed, and a folio is retired in metadata
+    before it is deleted, so that a late commit is rejected.
 
     Args:
         objects: Store of the folios; the caller closes it.
@@ -50,8 +48,7 @@ class ObjectFolioStore(ObjectPages):
 
         Raises:
             Unavailable: The object store could not be reached within the retry bounds. The folio
-                may
-                exist all the same; it is never committed, and deleted later.
+                may exist all the same; it is never committed, and deleted later.
             PermissionDenied: The credentials do not allow the write.
         """
         if not pages:

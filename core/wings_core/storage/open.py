@@ -112,8 +112,7 @@ def open_storage(
         directory: The data directory.
         limits: The bounds in force.
         hot_url: Object store for new pages; None for the recorded one, initially the directory's
-            own
-            segments.
+            own segments.
         remote_url: Object store for old pages; None for the recorded one, initially that of new
             pages, or else the directory.
         inline: Folios in metadata; with None they cannot be read.

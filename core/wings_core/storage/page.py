@@ -130,8 +130,7 @@ class PageEncoder:
         """Return the length of each column in bytes, and the checksum of the metadata.
 
         Cached, since small batches of a producer often have identical metadata, and parsing it
-        takes
-        a third of the time of encoding one row.
+        takes a third of the time of encoding one row.
         """
         key = bytes(metadata)
         known = self._layouts.get(key)

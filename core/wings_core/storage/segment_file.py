@@ -1,9 +1,8 @@
 """Segments as Arrow IPC files: many pages of one partition in one file.
 
 Any reader of Arrow IPC files can read a segment (pyarrow, DuckDB over a pyarrow dataset, polars).
-The
-footer of such a file has the position of each record batch message, so the space between messages
-is free: each message is preceded by the header of a page, with its checksums.
+The footer of such a file has the position of each record batch message, so the space between
+messages is free: each message is preceded by the header of a page, with its checksums.
 
     "ARROW1" 00 00 │ schema message │ padding │ page │ page │ … │ end of stream │ footer │
     int32: length of the footer │ "ARROW1"          └ header │ message │ padding

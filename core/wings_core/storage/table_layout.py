@@ -7,8 +7,8 @@
 
 All rows of a table's file have the same value of each transform. Wings' files have the rows of one
 partition in order of offset: so transforms of the key hold anyway, and those of the timestamp,
-which
-never decreases, if files end with the hour, day, month or year. Other columns would need a copy.
+which never decreases, if files end with the hour, day, month or year. Other columns would need a
+copy.
 """
 
 import re

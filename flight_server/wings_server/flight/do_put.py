@@ -379,8 +379,7 @@ def read(
     """Yield the client's batches; each is read once it has room.
 
     Each comes with its metadata and the size of its buffers: a chunk makes a new object whenever
-    its
-    batch is requested.
+    its batch is requested.
 
     Args:
         reader: Reader of the call.

@@ -32,8 +32,7 @@ class Turns:
 
     Args:
         read_next: Function that reads and submits a batch; returns whether it was single, None at
-            the
-            end.
+            the end.
         answers: Answers of the stream.
     """
 

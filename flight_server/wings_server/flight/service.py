@@ -69,8 +69,7 @@ class FlightService(flight.FlightServerBase):
         port: Port to listen on; 0 for a free one, which `self.port` has.
         metrics: Counts what is done.
         addresses: Function that returns the `HOST:PORT` of all nodes of the log, this node first;
-            none
-            if it is the only one.
+            none if it is the only one.
         tls: The certificate; None for no TLS on all nodes.
     """
 

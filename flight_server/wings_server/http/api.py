@@ -118,9 +118,8 @@ class _Api:
         """Read messages of many partitions, waiting if there are too few.
 
         The response has one result for each partition, in the order of the request. A partition
-        that
-        cannot be read does not affect the others; messages beyond the size of a response are left
-        out.
+        that cannot be read does not affect the others; messages beyond the size of a response are
+        left out.
         """
         arrived = time.monotonic()
         service = self._service

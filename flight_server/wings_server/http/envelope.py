@@ -1,10 +1,8 @@
 """Splitting the body of a push into its envelope and the text of each batch's rows.
 
 Rows must not become Python objects, so their arrays are extracted unparsed. The rest is small and
-is
-parsed as strictly as every other body. msgspec checks the syntax of the whole body on the way,
-eight
-times as fast as Python's decoder, holding the global lock for less time accordingly.
+is parsed as strictly as every other body. msgspec checks the syntax of the whole body on the way,
+eight times as fast as Python's decoder, holding the global lock for less time accordingly.
 """
 
 from dataclasses import dataclass

@@ -45,8 +45,7 @@ def push(
     """Commit batches independently: a rejected batch does not affect others.
 
     Blocks until all results are known. Batches are committed in order; all are parsed first, so
-    that
-    one flush can take them.
+    that one flush can take them.
 
     Args:
         log: The log.

@@ -67,8 +67,7 @@ class SqlEndpoint:
         """Run one SQL statement over topics, which are its tables.
 
         Namespaces are schemas; the columns `__partition`, `__offset` and `__timestamp` follow those
-        of
-        a topic. The response is JSON, or by `Accept` CSV (`text/csv`) or an Arrow stream
+        of a topic. The response is JSON, or by `Accept` CSV (`text/csv`) or an Arrow stream
         (`application/vnd.apache.arrow.stream`). A result larger than a response is rejected: read
         it over Arrow Flight.
         """

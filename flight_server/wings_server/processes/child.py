@@ -1,8 +1,7 @@
 """One of the processes of a server: `python -m wings_server.processes`, started by a parent.
 
 It imports its modules, then receives its orders on standard input, which stays open while the
-parent
-runs. It prints the ready line, or the error that prevented its start.
+parent runs. It prints the ready line, or the error that prevented its start.
 """
 
 import json

@@ -95,8 +95,7 @@ class PlannedWork(_Planned):
         """Return the sections at which earlier attempts at this work ended.
 
         These are the last section that an attempt began, since works read sections in order, and
-        the
-        sections recorded by that attempt.
+        the sections recorded by that attempt.
 
         Args:
             marks: Ids of the marks that the last attempt left.

@@ -276,8 +276,7 @@ def check_own_columns(
 
     Raises:
         InvalidArgument: The topic lacks a column, has it with another type, or cannot store rows
-            that
-            do not fit, as other columns are required.
+            that do not fit, as other columns are required.
     """
     for name, data_type in own.items():
         index = schema.get_field_index(name)

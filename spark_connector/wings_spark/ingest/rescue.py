@@ -63,8 +63,7 @@ def rescued_pieces(
         file: The opened file, of which nothing has been read.
         schema: Schema of rows that fit.
         columns: Mapping of the file's columns to the schema; None for JSON, whose rows have names
-            of
-            their own.
+            of their own.
         on_new: Treatment of JSON names that the schema lacks.
 
     Raises:

@@ -245,8 +245,7 @@ class SourceSettings(SettingsSection):
 
         Raises:
             InvalidArgument: The file does not exist, is not TOML, or has an invalid key or value;
-                the
-                message names the key.
+                the message names the key.
         """
         try:
             found = tomllib.loads(path.read_text(encoding="utf-8"))

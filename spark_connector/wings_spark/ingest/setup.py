@@ -35,8 +35,7 @@ class Setup:
 
         Raises:
             InvalidArgument: The queue is not one of SQS that receives notifications of S3, or its
-                URL
-                does not contain the account.
+                URL does not contain the account.
         """
         queue = settings.queue
         if queue.kind != "sqs" or queue.message_kind is not MessageKind.S3_EVENTS:

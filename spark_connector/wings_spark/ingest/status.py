@@ -214,8 +214,7 @@ def backfill(settings: SourceSettings, place: str) -> int:
 
     Raises:
         InvalidArgument: The place does not exist, the source may not read it, or its messages
-            announce
-            no files.
+            announce no files.
         Unauthenticated: The object store rejects the credentials.
         Unavailable: The store or the queue cannot be reached; some files may have been announced.
     """

@@ -47,8 +47,7 @@ class DirectoryObjects:
     """An `ObjectStore` of files; the directory is created with the first object.
 
     An object is written to a temporary file, synced, and linked to its name, which fails if the
-    name
-    exists.
+    name exists.
 
     Args:
         directory: Directory of the objects; `/` in names separates folders.

@@ -92,10 +92,8 @@ class ObjectStore(Protocol):
         """Create an object atomically; durable on return.
 
         An existing object is never overwritten. If the response to an attempt was lost, the object
-        is
-        recognised as created by this call. After an error the object may exist all the same, or
-        appear
-        later.
+        is recognised as created by this call. After an error the object may exist all the same, or
+        appear later.
 
         Raises:
             AlreadyExists: Another writer created an object of this name.
@@ -115,8 +113,7 @@ class ObjectStore(Protocol):
 
         Raises:
             StorageCorrupt: The object is missing (the fact `missing` is true then), or ends before
-                a
-                range does.
+                a range does.
         """
         ...
 

@@ -1,9 +1,8 @@
 """Retries with back-off and full jitter, bounded in number and in time.
 
 After https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/. The client
-library's
-own retries are not used, so that a put whose response was lost is distinguished from another
-writer's, and every attempt is counted.
+library's own retries are not used, so that a put whose response was lost is distinguished from
+another writer's, and every attempt is counted.
 """
 
 import random
