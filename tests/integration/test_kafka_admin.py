@@ -8,14 +8,10 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,  # pyright: ignore[reportPrivateImportUsage] - documented so
-    ConfigEntry,  # pyright: ignore[reportPrivateImportUsage] - documented so
-    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - documented so
-    NewPartitions,  # pyright: ignore[reportPrivateImportUsage] - documented so
-    ResourceType,  # pyright: ignore[reportPrivateImportUsage] - documented so
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions
 from test_kafka import LATER, Rdkafka, connected, head, poll_until, taken, text
 
 import wings_client

@@ -69,7 +69,7 @@ def answers_or_ends(connection: Connection) -> None:
 
 @pytest.mark.parametrize(
     "count",
-    [3_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(7_200)])],
+    [1_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(7_200)])],
 )
 def test_frames_gone_wrong_are_answered_or_close_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int

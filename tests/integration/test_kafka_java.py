@@ -1,6 +1,7 @@
 """Kafka's own programs in Java, unmodified; `make kafka-java` brings them by Maven."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from wings_server.testing import RunningServer, running_server
 
 JARS = Path(sys.prefix) / "kafka-java"
 SECONDS_MAX = 150.0
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Each program lives for seconds, most of which it would spend on compiling itself well."""
 
 pytestmark = [
     pytest.mark.programs,
@@ -32,9 +36,14 @@ def server() -> Iterator[RunningServer]:
 def run(server: RunningServer, program: str, *arguments: str, given: str = "") -> list[str]:
     """Run a program to its end; returns the lines that it prints."""
     name = f"org.apache.kafka.tools.{program}"
-    java = ["java", "-cp", f"{JARS}/*", name, "--bootstrap-server", server.kafka, *arguments]
     ended = subprocess.run(
-        java, input=given, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+        ["java", "-cp", f"{JARS}/*", name, "--bootstrap-server", server.kafka, *arguments],
+        env=os.environ | {"JDK_JAVA_OPTIONS": QUICK},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()

@@ -13,12 +13,10 @@ import pyarrow.flight as flight
 import pytest
 from aiokafka.abc import AbstractTokenProvider  # pyright: ignore[reportMissingTypeStubs]
 from aiokafka.helpers import create_ssl_context  # pyright: ignore[reportMissingTypeStubs]
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - documented so
-    NewPartitions,  # pyright: ignore[reportPrivateImportUsage] - documented so
-    ResourceType,  # pyright: ignore[reportPrivateImportUsage] - documented so
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions
 from flight_calls import act
 from test_kafka import (
     LATER,

@@ -13,10 +13,8 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    NewTopic,  # pyright: ignore[reportPrivateImportUsage] - documented so
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from held_address import held_address
 
 import wings_client

@@ -290,7 +290,7 @@ def wait_until_finished(client: flight.FlightClient) -> None:
 def test_a_killed_node_and_a_killed_replica_lose_nothing_and_bring_nothing_back(
     cluster: Cluster,
 ) -> None:
-    crash_under_load(cluster, messages=600, kills=1, seed=1)
+    crash_under_load(cluster, messages=300, kills=1, seed=1)
 
 
 @pytest.mark.soak

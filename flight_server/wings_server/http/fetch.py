@@ -37,7 +37,7 @@ class _HttpEntry(Entry):
     partition_value: JsonValue
 
 
-class HttpFetch(SharedRead[_HttpEntry, "Answer"]):
+class HttpFetch(SharedRead[_HttpEntry, "HttpAnswer"]):
     """One fetch; see `SharedRead`.
 
     Args:
@@ -81,7 +81,7 @@ class HttpFetch(SharedRead[_HttpEntry, "Answer"]):
         self._bytes += size
         return rows.num_rows
 
-    def _answer(self) -> "Answer":
+    def _answer(self) -> "HttpAnswer":
         """Return the answer, its messages as JSON."""
         results: list[bytes] = []
         topics: list[tuple[TopicName, int, int]] = []
@@ -100,13 +100,13 @@ class HttpFetch(SharedRead[_HttpEntry, "Answer"]):
                 topics.append((entry.topic, encoded.rows, len(encoded.text)))
             results.append(_result(entry, encoded))
         errors = tuple(entry.error.code for entry in self._entries if entry.error is not None)
-        return Answer(
+        return HttpAnswer(
             b'{"topics": [' + b", ".join(results) + b"]}", messages, errors, tuple(topics)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """The answer to a fetch."""
 
     body: bytes

@@ -125,10 +125,16 @@ def test_an_outcome_that_cannot_be_found_out_is_told_as_such(
     assert caught.value.facts["in_doubt"] is True
 
 
-def test_waiters_are_told_of_a_commit_whose_outcome_was_not_found_out(
-    schema: str, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch, calls: Calls
-) -> None:
+@pytest.fixture
+def looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener soon looks for commits that it was not told of."""
     monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("looks_soon")
+def test_waiters_are_told_of_a_commit_whose_outcome_was_not_found_out(
+    schema: str, proxy: CommitProxy, calls: Calls
+) -> None:
     with PostgresMetadata(through(proxy), schema=schema) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA)
         metadata.registry.commit([batch_of(topic, {})])
@@ -151,10 +157,10 @@ def dont(*_: object) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("looks_soon")
 def test_what_a_node_committed_that_told_nothing_of_it_wakes_the_others(
     postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
-    monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(listener.Outbox, "add", dont)
     with PostgresMetadata(postgres.url, schema=schema) as here:
         topic = here.admin.create_topic(NAME, SCHEMA)

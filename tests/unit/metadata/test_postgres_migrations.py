@@ -1,7 +1,9 @@
 """The schema's version: brought up to date, refused; and how much work a look takes."""
 
 import re
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from uuid import uuid4
 
 import psycopg
@@ -38,14 +40,21 @@ def run(server: PostgresServer, statement: str) -> list[tuple[object, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def test_each_migration_is_applied_once(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+Release = Callable[[Versions], None]
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> Release:
+    """Has the code other versions."""
+    return partial(monkeypatch.setattr, schema, "VERSIONS")
+
+
+def test_each_migration_is_applied_once(postgres: PostgresServer, release: Release) -> None:
     name, clock = new_schema(), Clock()
     PostgresMetadata(postgres.url, schema=name, clock=clock).close()
     clock.time += SECOND
     another = ("INSERT INTO namespaces (tenant, name, created_at) VALUES ('a', 'b', %(now)s)",)
-    monkeypatch.setattr(schema, "VERSIONS", Versions(SCHEMA_NOW, NEWEST, (another,)))
+    release(Versions(SCHEMA_NOW, NEWEST, (another,)))
     for _ in range(2):
         with PostgresMetadata(postgres.url, schema=name, clock=clock) as metadata:
             found = [(each.name, each.created_at) for each in metadata.admin.list_namespaces()]
@@ -87,12 +96,12 @@ def test_a_schema_of_the_last_release_becomes_this_one(postgres: PostgresServer)
 
 
 def test_a_migration_may_take_longer_than_other_calls(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = new_schema()
     PostgresMetadata(postgres.url, schema=name, retry_seconds=0).close()
     slow = ("SELECT pg_sleep(4.5)",)
-    monkeypatch.setattr(schema, "VERSIONS", Versions(SCHEMA_NOW, NEWEST, (slow,)))
+    release(Versions(SCHEMA_NOW, NEWEST, (slow,)))
     monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 3)
     monkeypatch.setattr(connections, "USE_SECONDS_MAX", 3.0)
     PostgresMetadata(postgres.url, schema=name, retry_seconds=0).close()
@@ -100,15 +109,15 @@ def test_a_migration_may_take_longer_than_other_calls(
 
 
 def test_a_schema_that_cannot_be_made_leaves_nothing(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, release: Release
 ) -> None:
     name = new_schema()
     bad = ("CREATE TABLE extra (id INTEGER)", "INSERT INTO nowhere VALUES (1)")
-    monkeypatch.setattr(schema, "VERSIONS", Versions(bad, NEWEST))
+    release(Versions(bad, NEWEST))
     with pytest.raises(Internal, match="nowhere"):
         PostgresMetadata(postgres.url, schema=name)
     assert run(postgres, f"SELECT to_regclass('{name}.extra')") == [(None,)]
-    monkeypatch.undo()
+    release(VERSIONS)
     PostgresMetadata(postgres.url, schema=name).close()
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -96,7 +96,7 @@ def test_metadata_is_served_to_nodes_or_belongs_to_one_directory(
             metadata.claim_for_service()
 
 
-@pytest.mark.parametrize("commits", [20, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("commits", [8, pytest.param(60, marks=pytest.mark.soak)])
 def test_processes_that_commit_to_the_same_partitions_leave_no_gaps_and_wake_everybody(
     postgres: PostgresServer, schema: str, commits: int
 ) -> None:
@@ -226,13 +226,22 @@ def test_one_producer_that_begins_on_two_nodes_at_once_is_committed_once(
             assert ranges[0][0].start_offset == number
 
 
+ClockOff = Callable[[int], None]
+
+
+@pytest.fixture
+def clock_off(monkeypatch: pytest.MonkeyPatch) -> ClockOff:
+    """Has the clock of what is opened later be off by some microseconds."""
+    return lambda by: monkeypatch.setattr(database, "now_us", lambda: now_us() + by)
+
+
 @pytest.mark.parametrize("minutes", [-10, 10])
 def test_leases_outlast_a_service_whose_clock_is_off(
-    postgres: PostgresServer, schema: str, minutes: int, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, schema: str, minutes: int, clock_off: ClockOff
 ) -> None:
     one, other = Node("one", "a:1"), Node("other", "b:1")
     with PostgresMetadata(postgres.url, schema=schema) as right:
-        monkeypatch.setattr(database, "now_us", lambda: now_us() + minutes * 60_000_000)
+        clock_off(minutes * 60_000_000)
         with PostgresMetadata(postgres.url, schema=schema) as wrong:
             right.nodes.renew(one, 60)
             assert wrong.nodes.renew(other, 60) == [one, other]
@@ -246,7 +255,7 @@ def test_leases_outlast_a_service_whose_clock_is_off(
 
 @pytest.mark.parametrize("minutes", [-10, 10])
 def test_owners_of_shards_outlast_a_service_whose_clock_is_off(
-    postgres: PostgresServer, schema: str, minutes: int, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, schema: str, minutes: int, clock_off: ClockOff
 ) -> None:
     def owner(metadata: PostgresMetadata, source: str, stale_seconds: float) -> str:
         claims = [ShardClaim("file", "one")]
@@ -254,7 +263,7 @@ def test_owners_of_shards_outlast_a_service_whose_clock_is_off(
         return shard.token
 
     with PostgresMetadata(postgres.url, schema=schema) as right:
-        monkeypatch.setattr(database, "now_us", lambda: now_us() + minutes * 60_000_000)
+        clock_off(minutes * 60_000_000)
         with PostgresMetadata(postgres.url, schema=schema) as wrong:
             for source, heard_by, judged_by in (("a", right, wrong), ("b", wrong, right)):
                 heard_by.shards.open(source, "one", ["file"])
@@ -269,10 +278,10 @@ def test_owners_of_shards_outlast_a_service_whose_clock_is_off(
 
 
 def test_nothing_is_out_of_date_to_a_service_whose_clock_is_days_ahead(
-    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, schema: str, clock_off: ClockOff
 ) -> None:
     with PostgresMetadata(postgres.url, schema=schema) as right:
-        monkeypatch.setattr(database, "now_us", lambda: now_us() + 30 * DAY)
+        clock_off(30 * DAY)
         with PostgresMetadata(postgres.url, schema=schema) as ahead:
             gone = right.admin.create_topic(NAME, SCHEMA)
             right.admin.delete_topic(NAME)

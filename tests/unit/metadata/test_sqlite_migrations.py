@@ -2,7 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -23,9 +23,18 @@ pytestmark = pytest.mark.usefixtures("migrated_anew")
 NEWEST = VERSIONS.newest
 
 
-def with_another(*statements: str) -> Versions:
-    """Return the versions of a code that has one more."""
-    return Versions((*VERSIONS.schema, *statements), NEWEST, (statements,))
+Release = Callable[..., None]
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> Release:
+    """Has the code one version more, of some statements."""
+
+    def have_another(*statements: str) -> None:
+        versions = Versions((*VERSIONS.schema, *statements), NEWEST, (statements,))
+        monkeypatch.setattr(schema, "VERSIONS", versions)
+
+    return have_another
 
 
 @pytest.fixture
@@ -44,13 +53,13 @@ def versions(path: Path) -> list[tuple[int, int]]:
         return connection.execute("SELECT * FROM migrations ORDER BY version").fetchall()
 
 
-def test_each_migration_is_applied_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_migration_is_applied_once(path: Path, release: Release) -> None:
     clock = Clock()
     SqliteMetadata(path, clock=clock).close()
     assert versions(path) == [(NEWEST, NOON)]
     clock.time += SECOND
     another = "INSERT INTO namespaces (tenant, name, created_at) VALUES ('a', 'b', :now)"
-    monkeypatch.setattr(schema, "VERSIONS", with_another(another))
+    release(another)
     for _ in range(2):
         with SqliteMetadata(path, clock=clock) as metadata:
             found = [(each.name, each.created_at) for each in metadata.admin.list_namespaces()]
@@ -78,15 +87,15 @@ def test_what_is_copied_to_other_tests_is_what_migrations_make(
 
 @pytest.mark.parametrize("new", [False, True])
 def test_a_migration_that_fails_leaves_nothing_and_is_done_at_the_next_start(
-    path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
+    path: Path, release: Release, new: bool
 ) -> None:
     good, bad = "CREATE TABLE extra (id INTEGER)", "INSERT INTO nowhere VALUES (1)"
     if not new:
         SqliteMetadata(path).close()
-    monkeypatch.setattr(schema, "VERSIONS", with_another(good, bad))
+    release(good, bad)
     with pytest.raises(Internal, match="nowhere"):
         SqliteMetadata(path)
-    monkeypatch.setattr(schema, "VERSIONS", with_another(good))
+    release(good)
     SqliteMetadata(path).close()
     assert versions(path)[-1][0] == NEWEST + 1
 
@@ -124,20 +133,20 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_older_database_is_not_read_until_a_server_brought_it_up_to_date(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, release: Release
 ) -> None:
     SqliteMetadata(path).close()
-    monkeypatch.setattr(schema, "VERSIONS", with_another("CREATE TABLE extra (id INTEGER)"))
+    release("CREATE TABLE extra (id INTEGER)")
     with pytest.raises(Internal, match="start the server once"):
         SqliteMetadata(path, read_only=True)
     SqliteMetadata(path).close()
     SqliteMetadata(path, read_only=True).close()
 
 
-def test_what_was_there_survives_a_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_there_survives_a_migration(path: Path, release: Release) -> None:
     with SqliteMetadata(path) as metadata:
         topic = metadata.admin.create_topic(DEFAULT_NAMESPACE.topic("orders"), SCHEMA)
-    monkeypatch.setattr(schema, "VERSIONS", with_another("CREATE TABLE extra (id INTEGER)"))
+    release("CREATE TABLE extra (id INTEGER)")
     with SqliteMetadata(path) as metadata:
         assert metadata.admin.get_topic(topic.name) == topic
 

@@ -105,10 +105,16 @@ def test_times_that_cannot_be_read_deliver_nothing_and_are_read_again(
     assert acquire(share, group, times) == [(0, 1, 1)]
 
 
+@pytest.fixture
+def ten_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition lets ten messages wait for their time."""
+    monkeypatch.setattr(partition, "SCHEDULED_MAX", 10)
+
+
+@pytest.mark.usefixtures("ten_wait")
 def test_messages_that_retention_removed_while_they_waited_make_room_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partition, "SCHEDULED_MAX", 10)
     monkeypatch.setattr(partition, "CHECKED_MAX", 10)
     subject = MessageStates(0)
     subject.deliver_by("at")
@@ -120,10 +126,10 @@ def test_messages_that_retention_removed_while_they_waited_make_room_for_others(
     assert subject.schedule.next_us == 99
 
 
+@pytest.mark.usefixtures("ten_wait")
 def test_more_than_so_many_that_wait_let_nothing_behind_them_be_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partition, "SCHEDULED_MAX", 10)
     monkeypatch.setattr(partition, "CHECKED_MAX", 5)
     subject = MessageStates(0)
     subject.deliver_by("at")

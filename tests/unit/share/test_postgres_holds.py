@@ -82,6 +82,18 @@ def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
         assert start_of(replica) == (2 if cut == "before" else 10)
 
 
+@pytest.fixture
+def short_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of seconds are renewed."""
+    monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
+
+
+@pytest.fixture
+def tries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica without its store tries to open it at each call."""
+    monkeypatch.setattr(replica_module, "TRY_SECONDS", 0.0)
+
+
 def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
     postgres_holds: PostgresHolds, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,10 +171,10 @@ def test_another_process_waits_for_the_lease_and_is_refused_while_it_lasts(
     postgres_holds.open().close()
 
 
+@pytest.mark.usefixtures("short_margin")
 def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
     monkeypatch.setattr(postgres_lease, "RENEWALS", 20)
     owner = postgres_holds.open(lease_seconds=6.0)  # It outlasts a stall of the machine.
     begun = postgres_holds.lease_ends()
@@ -177,10 +189,10 @@ def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
         other.check()
 
 
+@pytest.mark.usefixtures("short_margin")
 def test_a_renewal_that_fails_in_any_way_is_tried_again(
-    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch, calls: Calls
+    postgres_holds: PostgresHolds, calls: Calls
 ) -> None:
-    monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
     failed = threading.Event()
 
     def fail(_: postgres_lease.Session) -> None:
@@ -196,10 +208,10 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again(
             assert not deadline.passed, "the lease is not renewed any more"
 
 
+@pytest.mark.usefixtures("tries_at_once")
 def test_a_standby_takes_over_what_another_process_gives_up(
-    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+    postgres_holds: PostgresHolds,
 ) -> None:
-    monkeypatch.setattr(replica_module, "TRY_SECONDS", 0.0)
     clock = HandClock()
     first = Replica(postgres_holds.open, clock)
     other = Replica(postgres_holds.open, clock)
@@ -214,10 +226,10 @@ def test_a_standby_takes_over_what_another_process_gives_up(
             start_of(first)
 
 
+@pytest.mark.usefixtures("tries_at_once")
 def test_whoever_lost_the_lease_writes_and_answers_nothing_until_it_has_it_again(
-    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+    postgres_holds: PostgresHolds,
 ) -> None:
-    monkeypatch.setattr(replica_module, "TRY_SECONDS", 0.0)
     clock = HandClock()
     with closing(Replica(postgres_holds.open, clock)) as first:
         hold(first, 0, 9)
@@ -237,10 +249,10 @@ def test_whoever_lost_the_lease_writes_and_answers_nothing_until_it_has_it_again
         assert start_of(first) == 0
 
 
+@pytest.mark.usefixtures("tries_at_once")
 def test_nobody_waits_for_long_while_a_standby_takes_over(
     postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_module, "TRY_SECONDS", 0.0)
     monkeypatch.setattr(replica_module, "LOCK_WAIT_SECONDS", 0.01)
     begun, go_on = threading.Event(), threading.Event()
     answers = iter([False, True])

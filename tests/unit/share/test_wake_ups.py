@@ -131,11 +131,16 @@ def test_a_node_is_never_told_that_there_is_nothing(tmp_path: Path) -> None:
         assert share.coordinator.watch_idle(request(group), print) is None
 
 
-@pytest.mark.usefixtures("unmaintained")
-def test_a_member_that_waits_is_woken_when_a_delay_ends(
-    embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def wakes_of_itself(unmaintained: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is woken by nothing but what becomes due in it."""
     monkeypatch.setattr(groups, "WAKE_SECONDS_MAX", 1e6)
+
+
+@pytest.mark.usefixtures("wakes_of_itself")
+def test_a_member_that_waits_is_woken_when_a_delay_ends(
+    embedded: ShareUnderTest,
+) -> None:
     embedded.metadata.push(embedded.topic, 1)
     group = embedded.group()
     (held,) = embedded.acquire(group, member="other")
@@ -195,11 +200,10 @@ def test_no_member_is_woken_when_the_lock_would_end_of_what_was_accepted(
         assert woken.is_set()
 
 
-@pytest.mark.usefixtures("unmaintained")
+@pytest.mark.usefixtures("wakes_of_itself")
 def test_what_becomes_due_does_not_wait_for_dead_letters_that_are_being_written(
-    embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+    embedded: ShareUnderTest,
 ) -> None:
-    monkeypatch.setattr(groups, "WAKE_SECONDS_MAX", 1e6)
     embedded.metadata.push(embedded.topic, 2)
     group = embedded.group(delivery_limit=1, dlq_topic="dead", lock_duration_ms=3_600_000)
     assert spans(embedded.acquire(group, 1, member="gone")) == [(0, 0, 1)]
