@@ -1,6 +1,6 @@
 """Reading: the calls that fetch, scan, follow and query."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack, overload
 
 from wings_client._admin import AdminCalls, TopicRef, check_which, is_from_end, name_of, which
@@ -170,6 +170,54 @@ class ReadCalls(AdminCalls):
             WingsError: As `scan`.
         """
         return self.scan(topic, partition, offset=offset, **options)
+
+    def lazy(
+        self,
+        topic: TopicRef,
+        offset: OffsetValue = "earliest",
+        partition: PartitionValue = None,
+        *,
+        system_columns: bool = False,
+    ) -> Any:
+        """Return a lazy frame of Polars, which reads what a query needs when it is collected.
+
+        Only the columns that it uses are sent, and of its predicates those that mean the same in
+        SQL are evaluated on the server; Polars applies all of them again. Rows come batch by batch,
+        and `head` ends the read. Each `collect` reads what is committed then.
+
+        Args:
+            topic: The topic.
+            offset: The first offset, as for `scan`.
+            partition: The partition value; None: all.
+            system_columns: Append `__offset` and `__timestamp`; of many partitions, before them
+                `__partition`, the value's JSON text.
+
+        Raises:
+            ImportError: Polars is not installed.
+            TopicNotFound: There is no such topic.
+        """
+        from wings_client._lazy import lazy_frame
+
+        described = self._described(topic)
+        many = which(self, described, partition, None)
+        where = place(partition, many, "latest")
+        schema, _ = plan(
+            self._transport, scan_command(described, where, system_columns=system_columns)
+        )
+
+        def open_scan(columns: Sequence[str], where: str | None) -> ReadResult:
+            # System columns come after all others, whichever of them are asked for.
+            own = [name for name in columns if name in described.schema.names]
+            return self.read(
+                described,
+                offset,
+                partition,
+                columns=own or described.schema.names[:1],
+                filter=where,
+                system_columns=len(own) < len(columns),
+            )
+
+        return lazy_frame(described.id, schema, described.schema, open_scan)
 
     def sql(
         self,

@@ -56,7 +56,7 @@ class Result:
         Raises:
             ImportError: DuckDB is not installed.
         """
-        duckdb = _tool("duckdb", "to_duckdb")
+        duckdb = tool("duckdb", "to_duckdb")
         return (duckdb if connection is None else connection).from_arrow(self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -332,16 +332,21 @@ class _Encoded(io.RawIOBase):
 
 def pandas_of(table: pa.Table, **options: Any) -> Any:
     """Return a table as a data frame of pandas; see `to_pandas`."""
-    _tool("pandas", "to_pandas")  # pyarrow's own error does not say how to get it.
+    tool("pandas", "to_pandas")  # pyarrow's own error does not say how to get it.
     return cast("Any", table).to_pandas(**options)
 
 
 def polars_of(table: pa.Table) -> Any:
     """Return a table as a data frame of Polars; see `to_polars`."""
-    return _tool("polars", "to_polars").DataFrame(table)
+    return tool("polars", "to_polars").DataFrame(table)
 
 
-def _tool(package: str, method: str) -> Any:
+def tool(package: str, method: str) -> Any:
+    """Return an optional package.
+
+    Raises:
+        ImportError: It is not installed; the text names the extra that brings it.
+    """
     if find_spec(package) is None:
         raise ImportError(
             f"{method}() needs {package}: install it, or wings-flight[{package}]", name=package
