@@ -1,22 +1,27 @@
-"""Responses that Kafka's clients do not read: bounded together, and not held for long."""
+"""Kafka's clients that read nothing, or are many: bounded together, and not held for long."""
 
 import logging
+import resource
 import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_kafka import LATER, Rdkafka, head, text
+from test_kafka import LATER, Rdkafka, connected, fetch_request, head, text
 
 from wings_core.limits import MIB, Limits
 from wings_server.kafka import wire
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer, running_server, server_process
 
 STORED_BYTES = 24 * MIB
 """More than sockets take that nobody reads."""
+
+CONNECTION_BYTES_MAX = 32 * 1024
+"""Most memory of a connection of thousands, that polls or not."""
 
 
 @pytest.fixture
@@ -43,6 +48,11 @@ def asking(server: RunningServer) -> socket.socket:
     frame = head(1, 4) + bounds + struct.pack(">i", 1) + text("large") + partition
     stream.sendall(struct.pack(">i", len(frame)) + frame)
     return stream
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def length_of(stream: socket.socket) -> int:
@@ -91,3 +101,31 @@ def test_a_client_that_reads_nothing_loses_its_connection(
             assert time.monotonic() < end
             time.sleep(0.02)
         assert read(stream, length) < length
+
+
+@pytest.mark.soak
+def test_thousands_of_connections_take_little_memory_and_hear_of_records() -> None:
+    """Of 5,000 connections, or as many as a listener takes here, 1,000 poll."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count, polling = min(5_000, soft // 4), 1_000
+    with server_process(flags=["--kafka", "127.0.0.1:0"]) as server, ExitStack() as opened:
+        rdkafka = Rdkafka(server.kafka)
+        rdkafka.create("idle")
+        rdkafka.create("polled")
+        before = resident_bytes(server.pid)
+        connections = [opened.enter_context(connected(server.kafka)) for _ in range(count - 20)]
+        for _ in range(3):
+            for connection in connections[:polling]:
+                connection.send(fetch_request("polled", 500))
+            for connection in connections[:polling]:
+                assert b"late" not in (connection.receive() or b"late")
+        assert resident_bytes(server.pid) - before < count * CONNECTION_BYTES_MAX
+        for connection in connections[:polling]:
+            connection.send(fetch_request("polled", 60_000))
+        rdkafka.produce("polled", [b"late"])
+        for connection in connections[:polling]:
+            assert b"late" in (connection.receive() or b"")
+        for connection in connections[polling:]:
+            connection.send(fetch_request("idle", 0))
+        for connection in connections[polling:]:
+            assert connection.receive()
