@@ -34,6 +34,7 @@ from test_kafka import (
 from token_calls import ROOT, client_of, new_token
 
 import wings_client
+from wings_server.kafka import session
 from wings_server.kafka.messages import Api
 from wings_server.testing import RunningServer, ServerProcess, running_server, server_process
 
@@ -425,7 +426,10 @@ def test_the_first_token_ends_what_needed_none(new_topic_id: str) -> None:
 
 
 def test_quotas_of_a_token_hold(
-    server: RunningServer, root: flight.FlightClient, new_topic_id: str
+    server: RunningServer,
+    root: flight.FlightClient,
+    new_topic_id: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Presenting(server.kafka, ROOT).create(new_topic_id)
     token = new_token(root, new_topic_id, f"admin={new_topic_id}*", quotas={"topics": 1})
@@ -433,13 +437,27 @@ def test_quotas_of_a_token_hold(
     assert code_of(lambda: team.create(f"{new_topic_id}-2")) == ck.KafkaError.POLICY_VIOLATION
     token = new_token(root, f"{new_topic_id}-2", "read=*", quotas={"calls": 1})
     first, second = connected(server.kafka), connected(server.kafka)
-    with first, second:
-        for connection in (first, second):
-            assert presents_plainly(connection, f"\0\0{token}".encode()) == b""
-        first.send(fetch_request(new_topic_id, wait_ms=250_000))
+    with second:
+        with first:
+            for connection in (first, second):
+                assert presents_plainly(connection, f"\0\0{token}".encode()) == b""
+            first.send(fetch_request(new_topic_id, wait_ms=250_000))
+            server.wait_for_waiting(1)
+            second.send(fetch_request(new_topic_id, wait_ms=0))
+            second.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                second.receive()
+            second.settimeout(LATER)
+        answer = second.receive() or b""
+        (throttled_ms,) = struct.unpack_from(">i", answer, 4)
+        assert throttled_ms > 0
+        second.send(fetch_request(new_topic_id, wait_ms=250_000))
         server.wait_for_waiting(1)
-        second.send(fetch_request(new_topic_id, wait_ms=0))
-        assert second.receive() is None
+        monkeypatch.setattr(session, "QUOTA_SECONDS_MAX", 0.1)
+        with connected(server.kafka) as third:
+            assert presents_plainly(third, f"\0\0{token}".encode()) == b""
+            third.send(fetch_request(new_topic_id, wait_ms=0))
+            assert third.receive() is None
     server.wait_for_waiting(0)
 
 

@@ -112,6 +112,11 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
             self._entries += entries
             self._find(each, entries)
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether its response is that to the same request again, as long as nothing changes."""
+        return self.nothing is not None and not self._request.throttled_ms
+
     def ask_again(self, head: Head, arrived: float) -> None:
         """Begin once more, after a wait in vain, for the same request."""
         self._head = head
@@ -323,7 +328,7 @@ class Fetches:
         try:
             with call.held as held:
                 answer = await self._answer(call, head, arrived, parsed)
-                if call.fetch is not None and call.fetch.nothing is not None:
+                if call.fetch is not None and call.fetch.is_repeatable:
                     call.held, self._kept = held.pop_all(), call
                 return answer
         finally:

@@ -125,14 +125,18 @@ class Request:
         head: Its beginning.
         client_id: Name of the client, which it chose; may be empty.
         body: kio's entity of the request.
+        throttled_ms: How long it waited at its principal's quotas, which its response tells.
     """
 
     head: Head
     client_id: str
     body: Any
+    throttled_ms: int = 0
 
     def response(self, values: Values) -> bytes:
         """Return the frame of the response, with its length."""
+        if self.throttled_ms:
+            values = {"throttle_time": self.throttled_ms, **values}
         return _respond(self.head, values)
 
 

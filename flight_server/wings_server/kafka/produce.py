@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -55,6 +55,7 @@ _logger = structlog.get_logger("wings.kafka")
 class _Queued:
     head: Head
     frame: memoryview
+    throttled_ms: int
     answer: Callable[[bytes | None], None]
 
 
@@ -191,10 +192,16 @@ class Producer:
         self._turns = 0
         self._is_submitting = False
 
-    def submit(self, head: Head, frame: memoryview, answer: Callable[[bytes | None], None]) -> None:
+    def submit(
+        self,
+        head: Head,
+        frame: memoryview,
+        throttled_ms: int,
+        answer: Callable[[bytes | None], None],
+    ) -> None:
         """Queue a request; `answer` is called from another thread, in the order of the requests."""
         with self._lock:
-            self._queued.append(_Queued(head, frame, answer))
+            self._queued.append(_Queued(head, frame, throttled_ms, answer))
         self._begin_turn()
 
     def _begin_turn(self) -> None:
@@ -250,7 +257,7 @@ class Producer:
         submitted.answer(None)
 
     def _submit(self, queued: _Queued) -> _Submitted:
-        request = parse(queued.head, queued.frame)
+        request = replace(parse(queued.head, queued.frame), throttled_ms=queued.throttled_ms)
         body = request.body
         partitions: list[tuple[str, int, _Written | Exception]] = []
         for asked in body.topic_data:

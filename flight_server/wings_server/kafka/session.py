@@ -6,13 +6,15 @@ A connection without a token makes requests of three APIs: ApiVersions, and thos
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import NotFound, Unauthenticated, WingsError
+from wings_core.errors import NotFound, ResourceExhausted, Unauthenticated, WingsError
 from wings_core.limits import MIB
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
@@ -54,6 +56,12 @@ FIRST_SECONDS_MAX = 10.0
 
 TOKEN_LOOK_SECONDS = 1.0
 """Interval at which the token of a connection is looked at, whether or not it has requests."""
+
+QUOTA_SECONDS_MAX = 30.0
+"""Longest time that a request waits at its principal's quotas; then its connection is closed."""
+
+QUOTA_LOOK_SECONDS = 0.05
+"""Interval at which such a request looks for room."""
 
 MECHANISMS = ("PLAIN", "OAUTHBEARER")
 
@@ -138,19 +146,17 @@ class Session:
         """Return whether a request is submitted by `submit`."""
         return head.api is Api.PRODUCE
 
-    def submit(self, head: Head, frame: memoryview, answer: Callable[[bytes | None], None]) -> None:
+    async def submit(
+        self, head: Head, frame: memoryview, answer: Callable[[bytes | None], None]
+    ) -> None:
         """Submit a request to produce; calls `answer` on the event loop."""
-        with ExitStack() as begun:
-            usage = begun.enter_context(using(self._checked()))
-            if usage is not None:
-                usage.take(len(frame))
-            call = begun.pop_all()
+        call, throttled_ms = await self._admitted(len(frame))
 
         def answered(response: bytes | None) -> None:
             call.close()
             self._on_loop(answer, response)
 
-        self._producer.submit(head, frame, answered)
+        self._producer.submit(head, frame, throttled_ms, answered)
 
     async def answer(self, head: Head, frame: memoryview) -> bytes:
         """Return the response to another request; see `wire.Requests`."""
@@ -162,17 +168,48 @@ class Session:
         if head.api in {Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}:
             request = parse(head, frame)
             return request.response(await self._answer_sasl(request))
-        principal, service = self._checked(), self._service
+        call, throttled_ms = await self._admitted()
+        service = self._service
 
         async def parsed() -> Request:
             if len(frame) <= PARSED_BYTES_MAX:
-                return parse(head, frame)
-            return await service.read(lambda: parse(head, frame))
+                request = parse(head, frame)
+            else:
+                request = await service.read(lambda: parse(head, frame))
+            return replace(request, throttled_ms=throttled_ms) if throttled_ms else request
 
-        with using(principal):
+        with call:
             if head.api is Api.FETCH and self._fetches is not None:
                 return await self._fetches.answer(head, frame, parsed)
-            return await self._answer(principal, await parsed())
+            return await self._answer(self._checked(), await parsed())
+
+    async def _admitted(self, size: int = 0) -> tuple[ExitStack, int]:
+        """Begin a call, which waits while its principal is at its quotas.
+
+        Args:
+            size: Bytes that are in flight until it ends.
+
+        Returns:
+            The call, which is to be closed, and for how many milliseconds it waited.
+
+        Raises:
+            ResourceExhausted: The quotas were exceeded for `QUOTA_SECONDS_MAX`.
+            Unauthenticated: A token is to be presented, or presented anew.
+            Unavailable: Metadata cannot be reached, so that the token may have been revoked.
+        """
+        began = time.monotonic()
+        while True:
+            waited = time.monotonic() - began
+            with ExitStack() as call:
+                try:
+                    usage = call.enter_context(using(self._checked()))
+                    if usage is not None and size:
+                        usage.take(size)
+                    return call.pop_all(), int(1_000 * waited) if usage is not None else 0
+                except ResourceExhausted:
+                    if waited >= QUOTA_SECONDS_MAX:
+                        raise
+            await asyncio.sleep(QUOTA_LOOK_SECONDS)
 
     def _checked(self) -> Principal:
         """Return the principal, which may have lost its token since.
@@ -269,6 +306,7 @@ class Session:
     def gone(self) -> None:
         """End a wait, as the client has gone."""
         self._timer.cancel()
+        self._principal = None  # Nothing that waits at a quota begins.
         if self._fetches is not None:
             self._fetches.close()
 

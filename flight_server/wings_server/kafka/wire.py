@@ -61,7 +61,9 @@ class Requests(Protocol):
         """Return whether a request is submitted by `submit`."""
         ...
 
-    def submit(self, head: Head, frame: memoryview, answer: Callable[[bytes | None], None]) -> None:
+    async def submit(
+        self, head: Head, frame: memoryview, answer: Callable[[bytes | None], None]
+    ) -> None:
         """Submit a request; calls `answer` on the event loop, with None if there is no response."""
         ...
 
@@ -353,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         is_ended = True
         try:
             if is_submitted:
-                requests.submit(head, frame, lambda answer: self._end(pending, answer))
+                await requests.submit(head, frame, lambda answer: self._end(pending, answer))
                 is_ended = False
             else:
                 response = await requests.answer(head, frame)
