@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Generator
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from http_calls import error
 from token_calls import ROOT, bearer
 
-from wings_server.testing import RunningServer, running_server
+pytestmark = pytest.mark.server(root_token=ROOT)
 
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
@@ -25,12 +24,6 @@ def names() -> list[str]:
     folder = Path(str(files("wings_server.http") / "console"))
     found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return ["/", *(f"/console/{name}" for name in sorted(found) if name != "index.html")]
-
-
-@pytest.fixture(scope="module")
-def server() -> Generator[RunningServer]:
-    with running_server(root_token=ROOT) as running:
-        yield running
 
 
 def test_files_are_served_without_a_token_under_a_strict_policy(http: httpx.Client) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -14,15 +13,9 @@ import xxhash
 from flight_calls import Json, act, create_topic, error_of, push
 from many_calls import get_many
 
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer
 
 KEYS = list(range(20))
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server() as running:
-        yield running
 
 
 @pytest.fixture

@@ -16,15 +16,9 @@ from fix_commands import Command
 
 import wings_client
 from wings_client import Client
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer
 
 TIMES = [f"2026-01-01T00:00:{second:02}Z" for second in range(4)]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

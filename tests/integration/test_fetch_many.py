@@ -28,11 +28,7 @@ from wings_server.testing import RunningServer, running_server
 
 LIMITS = Limits(wire_rows_max=1_000, segment_bytes_max=64 * 1024)
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(limits=LIMITS) as running:
-        yield running
+pytestmark = pytest.mark.server(limits=LIMITS)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -34,6 +34,8 @@ from wings_server.kafka.messages import VERSIONS, Api, builder_of
 from wings_server.kafka.records import decode
 from wings_server.testing import RunningServer, running_server
 
+pytestmark = pytest.mark.server(kafka=True)
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # It reads its own resources the old way.
     import kafka
@@ -42,13 +44,6 @@ LATER = 60.0
 """How long what is awaited may take on a busy machine."""
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """A server that serves Kafka's protocol too."""
-    with running_server(kafka=True) as running:
-        yield running
 
 
 class Rdkafka:

@@ -16,7 +16,9 @@ from test_kafka import LATER, Rdkafka, connected, head, poll_until, taken, text
 
 import wings_client
 from wings_server.kafka.messages import Api
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer
+
+pytestmark = pytest.mark.server(kafka=True)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # It reads its own resources the old way.
@@ -25,13 +27,6 @@ with warnings.catch_warnings():
     )
     from kafka.admin import ConfigResource as PythonResource
     from kafka.admin import KafkaAdminClient
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """A server that serves Kafka's protocol too."""
-    with running_server(kafka=True) as running:
-        yield running
 
 
 @pytest.fixture

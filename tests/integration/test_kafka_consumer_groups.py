@@ -1,7 +1,6 @@
 """Groups of KIP-848 by Kafka's own clients, unmodified: librdkafka's `group.protocol=consumer`."""
 
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,7 @@ from wings_server.kafka.messages import Api
 from wings_server.kafka.service import PRODUCERS
 from wings_server.testing import RunningServer, running_server
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """A server that serves Kafka's protocol too."""
-    with running_server(kafka=True) as running:
-        yield running
+pytestmark = pytest.mark.server(kafka=True)
 
 
 class NextGeneration(Rdkafka):

@@ -5,13 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import wings_client
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer
 
 JARS = Path(sys.prefix) / "kafka-java"
 SECONDS_MAX = 150.0
@@ -20,17 +19,11 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Each program lives for seconds, most of which it would spend on compiling itself well."""
 
 pytestmark = [
+    pytest.mark.server(kafka=True),
     pytest.mark.programs,
     pytest.mark.skipif(not JARS.is_dir(), reason="Kafka's programs are missing: make kafka-java"),
     pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java on the path"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """A server that serves Kafka's protocol too."""
-    with running_server(kafka=True) as running:
-        yield running
 
 
 def run(server: RunningServer, program: str, *arguments: str, given: str = "") -> list[str]:

@@ -18,7 +18,9 @@ from test_kafka import LATER, Rdkafka, connected, head, taken, text
 
 import wings_client
 from wings_server.kafka.messages import Api
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer
+
+pytestmark = pytest.mark.server(kafka=True)
 
 SCHEMA = pa.schema(
     [
@@ -30,12 +32,6 @@ SCHEMA = pa.schema(
 )
 ONE = {"key": "ada", "amount": "1.50", "at": "2026-11-20T12:00:00.000000Z", "tags": ["a", "b"]}
 TWO = {"key": None, "amount": "-2.00", "at": None, "tags": None}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(kafka=True) as running:
-        yield running
 
 
 @pytest.fixture

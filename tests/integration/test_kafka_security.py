@@ -38,11 +38,7 @@ from wings_server.kafka import session
 from wings_server.kafka.messages import Api
 from wings_server.testing import RunningServer, ServerProcess, running_server, server_process
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(root_token=ROOT, kafka=True) as running:
-        yield running
+pytestmark = pytest.mark.server(root_token=ROOT, kafka=True)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,17 +19,12 @@ from held_address import held_address
 
 import wings_client
 from wings_core.names import DEFAULT_NAMESPACE
-from wings_server.testing import RunningServer, running_server
+from wings_server.testing import RunningServer
+
+pytestmark = pytest.mark.server(kafka=True)
 
 LATER = 60.0
 """How long what is awaited may take on a busy machine."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """A server that serves Kafka's protocol too."""
-    with running_server(kafka=True) as running:
-        yield running
 
 
 def ignored(_: object) -> None:

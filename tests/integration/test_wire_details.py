@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Iterator
 from typing import Any, cast
 
 import grpc
@@ -24,16 +23,11 @@ from flight_calls import (
 from waiting import until
 
 from wings_core.limits import Limits
-from wings_server.testing import RunningServer, running_server, server_process
+from wings_server.testing import RunningServer, server_process
 
 MIB = 1024 * 1024
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """A server whose segments end early, so that a deleted topic's files go."""
-    with running_server(limits=Limits(segment_bytes_max=MIB)) as running:
-        yield running
+pytestmark = pytest.mark.server(limits=Limits(segment_bytes_max=MIB))
 
 
 def wait_for_segments(server: RunningServer, segments: int) -> None:

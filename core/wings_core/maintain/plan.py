@@ -213,7 +213,7 @@ def _level(rows: int) -> int:
 
 
 @dataclass(slots=True)
-class Group:
+class MergeGroup:
     """Consecutive pages to merge into one, or a single large page."""
 
     pages: list[Location] = field(default_factory=list[Location])

@@ -22,7 +22,7 @@ import pyarrow as pa
 from wings_core.errors import InvalidSchema, StorageCorrupt
 from wings_core.fetch.selection import timestamp_column
 from wings_core.maintain.leases import HeldLease
-from wings_core.maintain.plan import SEGMENT_BYTES_MAX, Group, find_due, parts_of_rows
+from wings_core.maintain.plan import SEGMENT_BYTES_MAX, MergeGroup, find_due, parts_of_rows
 from wings_core.maintain.worker_pool import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
@@ -310,13 +310,13 @@ class Tiering:
         self, topic: Topic, pages: Sequence[Location], schema: pa.Schema
     ) -> "Iterator[tuple[list[Location], pa.RecordBatch]]":
         """Read pages, and yield each group that becomes one page, with its rows as one batch."""
-        group = Group()
+        group = MergeGroup()
         parts: list[tuple[pa.RecordBatch, int | pa.Array[Any]]] = []
         read = read_pages(self._store, topic, pages, Wanted(timestamps=True))
         for page, (rows, times, size) in zip(pages, read, strict=True):
             if not group.takes(page, size):
                 yield group.pages, joined(parts, schema)
-                group, parts = Group(), []
+                group, parts = MergeGroup(), []
             group.add(page, size)
             parts.append((rows, times))
         yield group.pages, joined(parts, schema)

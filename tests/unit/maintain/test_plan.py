@@ -13,7 +13,7 @@ from wings_core.maintain.plan import (
     MERGED_ROWS,
     SEGMENT_BYTES_MAX,
     Due,
-    Group,
+    MergeGroup,
     find_due,
     parts_of_rows,
 )
@@ -165,12 +165,12 @@ def _merged(pages: tuple[Location, ...], row_bytes: int) -> list[Location]:
 
 def groups_of(sizes: list[tuple[int, int]]) -> Iterator[int]:
     """Yield of how many pages each group is, of pages of these rows and decoded bytes."""
-    group = Group()
+    group = MergeGroup()
     for number, (rows, size) in enumerate(sizes):
         one = page(number, rows, 0)
         if not group.takes(one, size):
             yield len(group.pages)
-            group = Group()
+            group = MergeGroup()
         group.add(one, size)
     yield len(group.pages)
 
