@@ -7,8 +7,10 @@ from datetime import datetime
 from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._arguments import checked
 from wings_client._messages import build, wire_offset, wire_partition
-from wings_client._model import PartitionValue, parsed
+from wings_client._model import Moment, PartitionValue, parsed
+from wings_core.contracts.actions import LIST_MAX
 from wings_core.contracts.consumer_groups import DescribeGroup, ListConsumerGroups, ResetGroup
+from wings_core.contracts.totals import CONSUMERS_MAX, ConsumerLag, ListConsumers
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
 
@@ -71,9 +73,82 @@ class ConsumerGroupState:
         return sum(partition.lag for partition in self.partitions)
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerTopic:
+    """How far a named consumer is behind in a topic."""
+
+    topic: str
+    partitions: int
+    lag: int
+    """Messages that are kept and not committed."""
+    committed_at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPartition:
+    """How far a named consumer is behind in a partition."""
+
+    topic: str
+    partition: JsonScalar
+    offset: int
+    """The next offset to read."""
+    next_offset: int
+    """The next offset to be assigned."""
+    lag: int
+    committed_at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """A named consumer, and how far it is behind."""
+
+    consumer: str
+    topics: tuple[ConsumerTopic, ...]
+    partitions: tuple[ConsumerPartition, ...] = ()
+    """Partitions by lag, the largest first; none in a list of consumers."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that are kept and not committed, in all topics."""
+        return sum(topic.lag for topic in self.topics)
+
+
 @checked
 class ConsumerGroupCalls(AdminCalls):
-    """The calls of `Client` on consumer groups."""
+    """The calls of `Client` on named consumers and consumer groups."""
+
+    def consumers(self) -> list[ConsumerState]:
+        """Return the named consumers that committed offsets, by name, with their lag by topic."""
+        found: list[ConsumerState] = []
+        while True:
+            body = ListConsumers(after=found[-1].consumer if found else "", limit=CONSUMERS_MAX)
+            page = self._act("list-consumers", body)
+            found += [parsed(ConsumerState, each) for each in page]
+            if len(page) < CONSUMERS_MAX:
+                return found
+
+    def consumer_lag(
+        self, consumer: str, topic: TopicRef | None = None, *, limit: int = LIST_MAX
+    ) -> ConsumerState:
+        """Return how far a named consumer is behind, by topic and by partition.
+
+        Args:
+            consumer: The consumer's name; one without offsets has no topics.
+            topic: Look at this topic alone; None: at all.
+            limit: Most partitions to return, up to 10,000: those with the most lag.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+        """
+        body = build(
+            ConsumerLag,
+            InvalidArgument,
+            "consumer_lag",
+            consumer=consumer,
+            topic=None if topic is None else name_of(topic),
+            limit=limit,
+        )
+        return parsed(ConsumerState, self._act("consumer-lag", body))
 
     def consumer_groups(self) -> list[ConsumerGroupSummary]:
         """Return the consumer groups of topics that may be read, by name."""

@@ -13,7 +13,10 @@ from wings_client._arguments import checked
 from wings_client._errors import client_closed
 from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import PartitionValue, parsed
+from wings_client._results import ReadResult
 from wings_client._share_model import Delivery, Redriven, ShareGroup, ShareMembers
+from wings_client._sql import SqlRead
+from wings_client._sql import ticket_of as ticket_of_sql
 from wings_client._stream import TIMEOUT_MS_MIN, Reading, StreamCancelled
 from wings_core.contracts.messages import sentence, shortened
 from wings_core.contracts.share import (
@@ -26,8 +29,9 @@ from wings_core.contracts.share import (
     Redrive,
     SeekGroup,
 )
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import GroupNotFound, InvalidArgument, WingsError
 from wings_core.model import ShareConfig
+from wings_core.names import TopicName
 
 DELIVERY_MESSAGES = 500
 """The most messages that a member acquires at once, by default."""
@@ -164,6 +168,37 @@ class ShareCalls(AdminCalls):
             namespace=namespace,
         )
         return [parsed(ShareGroup, found) for found in self._act("share-list", body)]
+
+    def dead_letters(self, group: str, topic: TopicRef | None = None) -> ReadResult:
+        """Return the dead letters of a share group, with the messages that they hold.
+
+        A row has the letter's `topic` and `offset`, its columns (`source_partition`,
+        `source_offset`, `delivery_count`, `reason`, `error`, …), and then those of the message in
+        its topic's schema, null where the group keeps no messages: one of a name that the letter
+        has too is called `payload_NAME`.
+
+        Args:
+            group: The group's name.
+            topic: The topic of the group; None: the one in the default namespace that has a group
+                of this name.
+
+        Raises:
+            GroupNotFound: There is no such group.
+            InvalidArgument: Several topics have one, and none is given.
+            TopicNotFound: There is no such topic.
+        """
+        if topic is not None:
+            found = [self.share_group(group, topic)]
+        else:
+            found = [each for each in self.share_groups() if each.name == group]
+        if not found:
+            raise GroupNotFound(f"no topic of the default namespace has a group {group!r:.80}")
+        if len(found) > 1:
+            raise InvalidArgument(f"{len(found)} topics have a group {group!r:.80}: give the topic")
+        name = TopicName.parse(found[0].topic)
+        text = f'SELECT * FROM system."dead_letters/{name.topic}" WHERE share_group = ?'
+        ticket = ticket_of_sql(text, [group], str(name.namespace), None)
+        return ReadResult(SqlRead(self._transport, ticket))
 
     def delete_share_group(self, group: str, topic: TopicRef) -> ShareGroup:
         """Delete a group with all its delivery state; returns its last description.

@@ -88,6 +88,24 @@ def test_partitions_that_come_into_being_are_picked_up(wings: Client, new_topic:
             assert take(consumer, 1) == {key: [7]}
 
 
+def test_how_far_a_consumer_is_behind_is_told_by_topic_and_partition(
+    wings: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic("key: int64", partition_key="key")
+    wings.push(topic, {"key": [0] * 5 + [1] * 3})
+    name = f"behind-{topic.id}"
+    wings.commit_offsets(name, topic, {0: 1, 1: 2})
+    (listed,) = (each for each in wings.consumers() if each.consumer == name)
+    assert (listed.lag, listed.partitions) == (5, ())
+    (of_topic,) = listed.topics
+    assert (of_topic.topic, of_topic.partitions, of_topic.lag) == (topic.name, 2, 5)
+    state = wings.consumer_lag(name, topic)
+    found = [(each.partition, each.offset, each.next_offset, each.lag) for each in state.partitions]
+    assert found == [(0, 1, 5, 4), (1, 2, 3, 1)]
+    assert [each.lag for each in wings.consumer_lag(name, limit=1).partitions] == [4]
+    assert wings.consumer_lag("nobody").topics == ()
+
+
 def test_a_message_is_handed_on_as_soon_as_it_is_committed(
     wings: Client, new_topic: NewTopic
 ) -> None:

@@ -26,7 +26,15 @@ from token_calls import ROOT, client_of, new_token
 from waiting import until
 
 import wings_client
-from wings_client import Client, InvalidSql, PermissionDenied, ResourceExhausted, TopicNotFound
+from wings_client import (
+    Client,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidSql,
+    PermissionDenied,
+    ResourceExhausted,
+    TopicNotFound,
+)
 from wings_client.cli.output import SqlFormat
 from wings_core.limits import Limits
 from wings_core.sql import query, workers
@@ -555,8 +563,9 @@ def test_dead_letters_are_tables_with_the_columns_of_their_messages(
     topic = new_topic("n: int64", "reason: string")
     name = topic.name.rpartition("/")[2]
     wings.push(topic, [{"n": n, "reason": f"r{n}"} for n in range(4)])
-    wings.create_share_group("judges", topic, {"start": "earliest", "dlq_topic": f"{name}-dead"})
-    with wings.share_consumer("judges", topic, max_messages=4) as consumer:
+    judges, jury = f"judges-{name}", f"jury-{name}"
+    wings.create_share_group(judges, topic, {"start": "earliest", "dlq_topic": f"{name}-dead"})
+    with wings.share_consumer(judges, topic, max_messages=4) as consumer:
         delivery = next(iter(consumer))
         consumer.reject(delivery, [1, 3], reason="odd")
         consumer.accept(delivery, [0, 2])
@@ -566,6 +575,19 @@ def test_dead_letters_are_tables_with_the_columns_of_their_messages(
         wings, f'select "offset", reason, error, n, payload_reason from {letters} order by n'
     ) == [(0, "rejected", "odd", 1, "r1"), (1, "rejected", "odd", 3, "r3")]
     assert rows(wings, f"select source_offset from {letters} where n = 3") == [(3,)]
+    for found in (wings.dead_letters(judges, topic), wings.dead_letters(judges)):
+        held = found.read_all().sort_by("n").select(["n", "payload_reason", "error"])
+        assert held.to_pylist() == [
+            {"n": 1, "payload_reason": "r1", "error": "odd"},
+            {"n": 3, "payload_reason": "r3", "error": "odd"},
+        ]
+    wings.create_share_group(jury, topic, {"dlq_topic": f"{name}-dead"})
+    assert wings.dead_letters(jury).read_all().num_rows == 0
+    wings.create_share_group(jury, wings.create_topic(f"{name}-other", {"n": "int64"}))
+    with pytest.raises(InvalidArgument, match="give the topic"):
+        wings.dead_letters(jury)
+    with pytest.raises(GroupNotFound):
+        wings.dead_letters("nobody")
     assert rows(wings, f"select count(*), sum(l.n) from {letters} l, {letters} r") == [(4, 8)]
     assert rows(
         wings,

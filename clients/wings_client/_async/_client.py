@@ -208,6 +208,7 @@ class AsyncClient:
     share_group = _awaited(Client.share_group)
     share_members = _awaited(Client.share_members)
     share_groups = _awaited(Client.share_groups)
+    dead_letters = opening(_made(Client.dead_letters, lambda client, found: client._rows_of(found)))
     delete_share_group = _awaited(Client.delete_share_group)
     acquire_messages = _awaited(Client.acquire_messages, reads=True)
     acknowledge_messages = _awaited(Client.acknowledge_messages)
@@ -222,6 +223,8 @@ class AsyncClient:
 
     stage = opening(_made(Client.stage, lambda client, stage: AsyncStage(client._calls, stage)))
     publish = _awaited(Client.publish)
+    consumers = _awaited(Client.consumers)
+    consumer_lag = _awaited(Client.consumer_lag)
     consumer_groups = _awaited(Client.consumer_groups)
     consumer_group = _awaited(Client.consumer_group)
     reset_consumer_group = _awaited(Client.reset_consumer_group)

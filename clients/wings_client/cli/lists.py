@@ -1,16 +1,16 @@
 """`wings consumer`, `wings namespace` and `wings node`: lists of what a server has."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from wings_client._messages import wire_time
 from wings_client.cli.app import MARKUP
-from wings_client.cli.endpoint import act, connected, connected_transport, short_name
+from wings_client.cli.endpoint import act, connected, short_name
 from wings_client.cli.options import DEFAULT, PARTITIONS_SHOWN_MAX, EndpointOption
 from wings_client.cli.tables import print_table
 from wings_client.cli.values import count_of, partition_text
 from wings_core.contracts.actions import ListNodes
-from wings_core.contracts.totals import CONSUMERS_MAX, ConsumerLag, ListConsumers
 from wings_core.errors import InvalidArgument
 
 consumer = typer.Typer(
@@ -34,20 +34,12 @@ def list_consumers(*, endpoint: EndpointOption = DEFAULT) -> None:
 
     $ wings consumer list
     """
-    rows: list[tuple[str, str, int, str]] = []
-    after = ""
-    with connected_transport(endpoint) as (_, transport):
-        while True:
-            body = ListConsumers(after=after, limit=CONSUMERS_MAX)
-            found: Any = transport.act("list-consumers", body, repeatable=True)
-            rows += (
-                (each["consumer"], short_name(lag["topic"]), lag["lag"], lag["committed_at"])
-                for each in found
-                for lag in each["topics"]
-            )
-            if len(found) < CONSUMERS_MAX:
-                break
-            after = found[-1]["consumer"]
+    with connected(endpoint) as client:
+        rows = [
+            (each.consumer, short_name(topic.topic), topic.lag, wire_time(topic.committed_at))
+            for each in client.consumers()
+            for topic in each.topics
+        ]
     if not rows:
         typer.echo("no consumers have committed offsets", err=True)
         return
@@ -64,28 +56,30 @@ def describe(
 
     $ wings consumer describe alerts
     """
-    body = ConsumerLag(consumer=name, limit=PARTITIONS_SHOWN_MAX)
-    found = act(endpoint, "consumer-lag", body)
-    if not found["topics"]:
+    with connected(endpoint) as client:
+        found = client.consumer_lag(name, limit=PARTITIONS_SHOWN_MAX)
+    if not found.topics:
         raise InvalidArgument(f"no consumer {name:.80} has committed offsets")
     print_table(
         ("topic", "partition", "offset", "end", "lag", "last commit"),
         (
             (
-                short_name(each["topic"]),
-                partition_text(each["partition"]),
-                each["offset"],
-                each["next_offset"],
-                each["lag"],
-                each["committed_at"],
+                short_name(each.topic),
+                partition_text(each.partition),
+                each.offset,
+                each.next_offset,
+                each.lag,
+                wire_time(each.committed_at),
             )
-            for each in found["partitions"]
+            for each in found.partitions
         ),
     )
-    lag, partitions = (sum(each[key] for each in found["topics"]) for key in ("lag", "partitions"))
-    hidden = partitions - len(found["partitions"])
+    partitions = sum(each.partitions for each in found.topics)
+    hidden = partitions - len(found.partitions)
     rest = f", {hidden:,} of them not shown" if hidden else ""
-    typer.echo(f"{count_of(lag, 'message')} behind in {count_of(partitions, 'partition')}{rest}")
+    typer.echo(
+        f"{count_of(found.lag, 'message')} behind in {count_of(partitions, 'partition')}{rest}"
+    )
 
 
 @namespace.command("list")
