@@ -125,6 +125,53 @@ def test_partitions_are_added_and_reach_a_group(
     assert len(admin.list_topics(timeout=LATER).topics[new_topic_id].partitions) == 5
 
 
+def test_records_are_deleted_by_whole_pages(
+    server: RunningServer, rdkafka: Rdkafka, admin: AdminClient, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 2)
+
+    def deleted(offset: int, partition: int = 0) -> int:
+        asked = ck.TopicPartition(new_topic_id, partition, offset)
+        return only(admin.delete_records([asked])).low_watermark
+
+    def begins() -> int:
+        with closing(rdkafka.consumer()) as consumer:
+            low, high = consumer.get_watermark_offsets(ck.TopicPartition(new_topic_id, 0), LATER)
+        assert high == 20
+        return low
+
+    for number in range(20):
+        rdkafka.produce(new_topic_id, [b"%d" % number])
+    assert deleted(0) == 0
+    low = deleted(10)
+    assert begins() == low <= 10
+    server.server.log.maintainer.run()  # Pages are in segments from here on.
+    low = deleted(15)
+    assert begins() == low <= 15
+    found = rdkafka.consume(new_topic_id, 20 - low)
+    assert [(each.offset(), each.value()) for each in found] == [
+        (number, b"%d" % number) for number in range(low, 20)
+    ]
+    assert deleted(-1) == 20
+    assert begins() == deleted(3) == 20
+    assert deleted(-1, partition=1) == 0
+    assert rdkafka.produce(new_topic_id, [b"later"]) == [(0, 20)]
+    (later,) = rdkafka.consume(new_topic_id, 1)
+    assert later.offset() == 20
+    for topic, partition, offset, code in (
+        (new_topic_id, 0, 22, ck.KafkaError.OFFSET_OUT_OF_RANGE),
+        (new_topic_id, 1, 1, ck.KafkaError.OFFSET_OUT_OF_RANGE),
+        (new_topic_id, 2, 0, ck.KafkaError.UNKNOWN_TOPIC_OR_PART),
+        ("no-such-topic", 0, 0, ck.KafkaError.UNKNOWN_TOPIC_OR_PART),
+    ):
+        with connected(server.kafka) as connection:
+            partitions = [{"partition_index": partition, "offset": offset}]
+            asked = [{"name": topic, "partitions": partitions}]
+            (answer,) = connection.ask(Api.DELETE_RECORDS, 2, topics=asked).topics
+        (part,) = answer.partitions
+        assert (part.error_code.value, part.low_watermark) == (code, -1)
+
+
 def test_the_cluster_is_one_broker(server: RunningServer, admin: AdminClient, python: Any) -> None:
     cluster = admin.describe_cluster().result(LATER)
     (broker,) = cluster.nodes

@@ -76,6 +76,19 @@ def test_programs_of_administrators(server: RunningServer, new_topic_id: str) ->
     assert all(end == offset for offset, end, _ in ends if offset != "-")
 
 
+def test_records_are_deleted(server: RunningServer, new_topic_id: str, tmp_path: Path) -> None:
+    run(server, "TopicCommand", "--create", "--topic", new_topic_id)
+    run(server, "ConsoleProducer", "--topic", new_topic_id, given="one\ntwo\nthree")
+    asked = {"partitions": [{"topic": new_topic_id, "partition": 0, "offset": -1}], "version": 1}
+    file = tmp_path / "offsets.json"
+    file.write_text(json.dumps(asked))
+    lines = run(server, "DeleteRecordsCommand", "--offset-json-file", str(file))
+    assert any("low_watermark: 3" in line for line in lines), lines
+    with wings_client.connect(server.flight) as client:
+        (state,) = client.partitions(new_topic_id)
+        assert (state.log_start_offset, state.next_offset) == (3, 3)
+
+
 def test_verifiable_programs_agree_on_each_record(server: RunningServer, new_topic_id: str) -> None:
     topic = ["--topic", new_topic_id]
     run(server, "TopicCommand", "--create", *topic, "--partitions", "2")

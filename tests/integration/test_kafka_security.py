@@ -232,6 +232,8 @@ def test_a_token_administers_its_topics_and_groups_and_no_others(
     with subtests.test("no changes"):
         more = [NewPartitions("ours-a", 5)]
         assert code_of(lambda: only(admin.create_partitions(more))) == denied
+        end = [ck.TopicPartition("ours-a", 0, -1)]
+        assert code_of(lambda: only(admin.delete_records(end))) == denied
     with subtests.test("groups"):
         listed = {each.group_id for each in admin.list_consumer_groups().result(LATER).valid}
         assert listed == {"ours-a"}

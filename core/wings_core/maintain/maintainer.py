@@ -17,7 +17,14 @@ from typing import Protocol
 from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
 from wings_core.maintain import leases
 from wings_core.maintain.leases import HeldLease, LeaseKeeper
-from wings_core.maintain.retention import EXPIRE_PAGES, due_pages, expire, is_due, retain
+from wings_core.maintain.retention import (
+    EXPIRE_PAGES,
+    delete_before,
+    due_pages,
+    expire,
+    is_due,
+    retain,
+)
 from wings_core.maintain.tiering import Tiering
 from wings_core.maintain.worker_pool import WORKERS, MaintenanceReport, PartitionTask, TaskPool
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, all_topics
@@ -164,6 +171,29 @@ class Maintainer:
         if topic is None and self._tables is not None:
             self._tables.forget_deleted()
         return report
+
+    def delete_before(self, topic: Topic, partition: Partition, offset: int) -> int:
+        """Delete the messages of a partition before an offset, durably; blocks until done.
+
+        A page goes as a whole, so messages that share a page with a later one stay. Nothing goes
+        that a table has.
+
+        Returns:
+            The offset at which the log starts now.
+
+        Raises:
+            TopicNotFound: The topic was deleted.
+            Unavailable: Metadata cannot be reached.
+        """
+        report, log_start_offset = MaintenanceReport(), 0
+        for expired in delete_before(self._maintenance, topic, partition, offset):
+            report.add_expired(expired)
+            log_start_offset = expired.log_start_offset
+        with self._changed:
+            self.total.add(report)
+        if report.pages_expired:
+            self._reclaim()
+        return log_start_offset
 
     def _drain_all(self) -> None:
         """Drain inline pages, or wait a bounded time for the node that drains."""

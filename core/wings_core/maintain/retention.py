@@ -1,11 +1,12 @@
 """Retention: deletes whole pages that are too old, too many, or finished by all share groups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from wings_core.maintain.worker_pool import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Finished, Maintenance, expired_pages
-from wings_core.model import Location, PartitionState, Topic
+from wings_core.model import Expired, Location, PartitionState, Topic
+from wings_core.partitions import Partition
 
 EXPIRE_PAGES = 1_000
 """Most pages deleted per metadata transaction, so that pushes never wait long for it."""
@@ -101,7 +102,28 @@ def expire(
         outside_tables=topic.config.table is not None,
         pages_max=pages_max,
     )
-    report.pages_expired += expired.pages
-    report.rows_expired += expired.rows
-    report.bytes_expired += expired.bytes
+    report.add_expired(expired)
     return expired.pages
+
+
+def delete_before(
+    maintenance: Maintenance, topic: Topic, partition: Partition, offset: int
+) -> Iterator[Expired]:
+    """Delete a partition's pages whose offsets are all less than one, a bounded number at a time.
+
+    Yields:
+        Counts of each step, and where the log starts after it.
+    """
+    while True:
+        expired = maintenance.expire(
+            topic.uuid,
+            partition,
+            age_us=None,
+            bytes_kept=None,
+            outside_tables=True,
+            before_offset=offset,
+            pages_max=EXPIRE_PAGES,
+        )
+        yield expired
+        if expired.pages < EXPIRE_PAGES:
+            return

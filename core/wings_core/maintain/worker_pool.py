@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from wings_core.errors import Unavailable
 from wings_core.metadata.maintenance import Finished
-from wings_core.model import PartitionState, Topic
+from wings_core.model import Expired, PartitionState, Topic
 
 WORKERS = 4
 """Partitions maintained at a time, by all passes together."""
@@ -36,6 +36,12 @@ class MaintenanceReport:
     rows_merged: int = 0
     bytes_merged: int = 0
     """Stored bytes of the pages that segments replaced."""
+
+    def add_expired(self, expired: Expired) -> None:
+        """Add what a step deleted."""
+        self.pages_expired += expired.pages
+        self.rows_expired += expired.rows
+        self.bytes_expired += expired.bytes
 
     def add(self, other: "MaintenanceReport") -> None:
         """Add another report's counts to this one's."""

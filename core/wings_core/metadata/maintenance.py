@@ -76,13 +76,15 @@ class Maintenance(Protocol):
         bytes_kept: int | None,
         finished: Finished | None = None,
         outside_tables: bool = False,
+        before_offset: int = 0,
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition, in one durable transaction: the log starts later.
 
         A page goes as a whole: when the last of its messages is older than `age_us`, when the
-        pages after it have `bytes_kept` together, or when every group has finished it. Offsets are
-        never used again, and timestamps go on from the last one, also where no page is left.
+        pages after it have `bytes_kept` together, when every group has finished it, or when all its
+        offsets are less than `before_offset`. Offsets are never used again, and timestamps go on
+        from the last one, also where no page is left.
 
         Args:
             topic_uuid: The topic.
@@ -93,6 +95,7 @@ class Maintenance(Protocol):
                 or one was moved. None: no page goes for being finished.
             outside_tables: Without any effect where a table has rows of a page that would go, or is
                 about to have them: see `TableStates.plan`.
+            before_offset: Offset before which messages are deleted on request.
             pages_max: At most so many pages go; if as many did, more may be due.
 
         Raises:

@@ -1,6 +1,7 @@
 """Where a partition begins and ends, and the first record at or after a time.
 
-`ListOffsets`, and `OffsetForLeaderEpoch`, whose only epoch ends where the partition does.
+`ListOffsets`; `OffsetForLeaderEpoch`, whose only epoch ends where the partition does; and
+`DeleteRecords`, which has it begin later.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,8 @@ from kio.schema.errors import ErrorCode
 
 from wings_core.model import Topic
 from wings_core.partitions import Partition
-from wings_core.security.principal import Principal
+from wings_core.security.principal import Principal, authorize
+from wings_core.security.rights import Right
 from wings_server.kafka import topics
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import Request, Values
@@ -19,6 +21,9 @@ from wings_server.kafka.service import KafkaService
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 """Values that stand in the place of a time."""
+
+HIGH_WATERMARK = -1
+"""Offset that stands for the end, where records are deleted."""
 
 LEADER_EPOCH = 0
 """Epoch of each partition's leader, which never changes."""
@@ -106,3 +111,34 @@ def _epoch_end(
     except FAILURES as error:
         part["error_code"] = code_of(error)
     return part
+
+
+def delete_records(service: KafkaService, principal: Principal, request: Request) -> Values:
+    """Answer `DeleteRecords`: whole pages go, so a partition may begin before the offset asked."""
+    return {
+        "topics": [
+            {
+                "name": each.name,
+                "partitions": [_deleted(service, principal, each.name, p) for p in each.partitions],
+            }
+            for each in request.body.topics
+        ]
+    }
+
+
+def _deleted(service: KafkaService, principal: Principal, name: str, asked: Any) -> Values:
+    part = {"partition_index": asked.partition_index}
+    try:
+        authorize(principal, Right.ADMIN, str(service.topics.wings_name(name)))
+        topic = service.topics.find(name)
+        partition = topics.partition_at(topic, asked.partition_index)
+        end = service.log.registry.partition_state(topic.uuid, partition).next_offset
+        offset = end if asked.offset == HIGH_WATERMARK else asked.offset
+        if not 0 <= offset <= end:
+            raise KafkaError(ErrorCode.offset_out_of_range)
+        return {
+            **part,
+            "low_watermark": service.log.maintainer.delete_before(topic, partition, offset),
+        }
+    except FAILURES as error:
+        return {**part, "low_watermark": -1, "error_code": code_of(error)}

@@ -92,6 +92,7 @@ _CHANGES: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
     Api.METADATA: topic_requests.metadata,
     Api.CREATE_TOPICS: topic_requests.create_topics,
     Api.DELETE_TOPICS: topic_requests.delete_topics,
+    Api.DELETE_RECORDS: list_offsets.delete_records,
     Api.CREATE_PARTITIONS: topic_requests.create_partitions,
     Api.INCREMENTAL_ALTER_CONFIGS: configs.alter_configs,
     Api.OFFSET_COMMIT: group_requests.commit,

@@ -19,6 +19,7 @@ def expire(
     age_us: int | None = None,
     bytes_kept: int | None = None,
     finished: Finished | None = None,
+    before_offset: int = 0,
     pages_max: int = 1_000,
 ) -> Expired:
     return metadata.opened.maintenance.expire(
@@ -27,6 +28,7 @@ def expire(
         age_us=age_us,
         bytes_kept=bytes_kept,
         finished=finished,
+        before_offset=before_offset,
         pages_max=pages_max,
     )
 
@@ -204,6 +206,27 @@ def test_the_log_starts_there_after_a_restart_too(metadata: MetadataUnderTest) -
     metadata.push(topic)
     state = metadata.registry.partition_state(topic.uuid, UNPARTITIONED)
     assert (state.log_start_offset, state.next_offset, state.bytes) == (10, 21, 200)
+
+
+def test_pages_before_an_offset_are_deleted(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic()
+    push_pages(metadata, topic, 5)
+    registry = metadata.opened.registry
+    for before_offset, pages_max, pages, start in (
+        (9, 9, 0, 0),
+        (10, 9, 1, 10),
+        (5, 9, 0, 10),
+        (39, 1, 1, 20),
+        (39, 9, 1, 30),
+        (50, 9, 2, 50),
+        (50, 9, 0, 50),
+    ):
+        gone = expire(metadata, topic, before_offset=before_offset, pages_max=pages_max)
+        assert (gone.log_start_offset, gone.pages, gone.rows) == (start, pages, pages * 10)
+        state = registry.partition_state(topic.uuid, UNPARTITIONED)
+        assert (state.log_start_offset, state.next_offset) == (start, 50)
+    metadata.push(topic, 1)
+    assert offsets_of(metadata.registry, topic, offset=50) == [(50, 50)]
 
 
 def test_nothing_expires_in_a_topic_that_was_deleted(metadata: MetadataUnderTest) -> None:

@@ -103,6 +103,7 @@ class DatabaseMaintenance(DatabasePart, Maintenance):
         bytes_kept: int | None,
         finished: Finished | None = None,
         outside_tables: bool = False,
+        before_offset: int = 0,
         pages_max: int,
     ) -> Expired:
         """Drop the oldest pages of a partition; see `Maintenance.expire`."""
@@ -116,6 +117,7 @@ class DatabaseMaintenance(DatabasePart, Maintenance):
                 before,
                 bytes_kept,
                 finished,
+                before_offset,
                 pages_max,
             )
             first = expired.log_start_offset - expired.rows
@@ -258,12 +260,12 @@ def _expire(
     before: int | None,
     bytes_kept: int | None,
     finished: Finished | None,
+    before_offset: int,
     pages_max: int,
 ) -> Expired:
     """Drop pages within the transaction of `connection`; see `Maintenance.expire`."""
-    finished_before = 0
     if finished is not None and lock_groups(connection, topic_uuid) == finished.groups:
-        finished_before = finished.before
+        before_offset = max(before_offset, finished.before)
     locked = lock_partition(connection, topic_uuid, partition)
     if locked is None:
         return Expired(0, 0, 0, 0)
@@ -275,7 +277,7 @@ def _expire(
         (partition_id, pages_max),
     ).fetchall()
     ages = ((timestamp, end_offset, length) for end_offset, timestamp, length, *_ in pages)
-    gone = pages[: expired_pages(ages, size, before, bytes_kept, finished_before)]
+    gone = pages[: expired_pages(ages, size, before, bytes_kept, before_offset)]
     if not gone:
         return Expired(log_start_offset, 0, 0, 0)
     last_offset = int(gone[-1][0])

@@ -48,7 +48,7 @@ class GetLeaseHolderResponse(_message.Message):
     def __init__(self, holder: _Optional[str] = ...) -> None: ...
 
 class ExpirePagesRequest(_message.Message):
-    __slots__ = ("topic_uuid", "partition", "age_us", "bytes_kept", "pages_max", "finished_before", "group_uuids", "outside_tables")
+    __slots__ = ("topic_uuid", "partition", "age_us", "bytes_kept", "pages_max", "finished_before", "group_uuids", "outside_tables", "before_offset")
     TOPIC_UUID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     AGE_US_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class ExpirePagesRequest(_message.Message):
     FINISHED_BEFORE_FIELD_NUMBER: _ClassVar[int]
     GROUP_UUIDS_FIELD_NUMBER: _ClassVar[int]
     OUTSIDE_TABLES_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic_uuid: str
     partition: str
     age_us: int
@@ -65,7 +66,8 @@ class ExpirePagesRequest(_message.Message):
     finished_before: int
     group_uuids: _containers.RepeatedScalarFieldContainer[str]
     outside_tables: bool
-    def __init__(self, topic_uuid: _Optional[str] = ..., partition: _Optional[str] = ..., age_us: _Optional[int] = ..., bytes_kept: _Optional[int] = ..., pages_max: _Optional[int] = ..., finished_before: _Optional[int] = ..., group_uuids: _Optional[_Iterable[str]] = ..., outside_tables: _Optional[bool] = ...) -> None: ...
+    before_offset: int
+    def __init__(self, topic_uuid: _Optional[str] = ..., partition: _Optional[str] = ..., age_us: _Optional[int] = ..., bytes_kept: _Optional[int] = ..., pages_max: _Optional[int] = ..., finished_before: _Optional[int] = ..., group_uuids: _Optional[_Iterable[str]] = ..., outside_tables: _Optional[bool] = ..., before_offset: _Optional[int] = ...) -> None: ...
 
 class ExpirePagesResponse(_message.Message):
     __slots__ = ("log_start_offset", "pages", "rows", "bytes")
