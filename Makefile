@@ -30,8 +30,11 @@ JDBC_JAR := $(VENV)/flight-sql-jdbc-driver.jar
 # A server of Azure's blobs and queues, of 370 MB, for Node of .venv: tests are skipped without it.
 AZURITE := 3.37.0
 
+# A client of Kafka in JavaScript: its test is skipped without it.
+KAFKAJS := 2.2.4
+
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java kafka-javascript azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -78,6 +81,13 @@ kafka-java: $(VENV)/.dev $(VENV)/kafka-java ## the tests of Kafka's own programs
 
 $(VENV)/kafka-java: tests/integration/kafka_java/pom.xml | $(BIN)/python
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(abspath $@.part)
+	rm -rf $@ && mv $@.part $@
+
+kafka-javascript: $(VENV)/.dev $(VENV)/kafka-javascript ## the test of KafkaJS, for which Node and npm have to be there
+	$(BIN)/python -m pytest tests/integration/test_kafka_javascript.py
+
+$(VENV)/kafka-javascript: | $(BIN)/python
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $@.part kafkajs@$(KAFKAJS)
 	rm -rf $@ && mv $@.part $@
 
 azurite: $(VENV)/.dev $(VENV)/azurite ## the tests of Azure's queues and blobs, for which npm has to be there
