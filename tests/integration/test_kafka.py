@@ -30,9 +30,11 @@ import wings_client
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_server.kafka import group_requests
+from wings_server.kafka.fetch import Fetches, KafkaFetch
 from wings_server.kafka.messages import VERSIONS, Api, builder_of
 from wings_server.kafka.records import decode
 from wings_server.testing import RunningServer, running_server
+from wings_server.waiting import Waiting
 
 pytestmark = pytest.mark.server(kafka=True)
 
@@ -390,6 +392,29 @@ def test_a_consumer_that_vanishes_ends_its_wait(
     server.wait_for_waiting(0)
 
 
+def test_a_consumer_that_vanishes_while_its_fetch_is_read_leaves_no_wait(
+    server: RunningServer, rdkafka: Rdkafka, new_topic_id: str, calls: Calls
+) -> None:
+    rdkafka.create(new_topic_id)
+    closes, waits = calls.heard(Fetches, "close"), calls.heard(Waiting, "one")
+    reads, closed = threading.Event(), threading.Event()
+
+    def read(*_: object) -> None:
+        reads.set()
+        assert closed.wait(LATER)
+
+    calls.before(KafkaFetch, "advance", read, 1)
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        connection.send(fetch_request(new_topic_id, wait_ms=0))
+        assert reads.wait(LATER)
+    poll_until(lambda: bool(closes))
+    closed.set()
+    poll_until(lambda: bool(waits))
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        connection.ask(Api.API_VERSIONS, 0)  # Answered after the fetch, by the same event loop.
+    assert server.server.log.fetcher.waits.waiting == 0
+
+
 def test_a_fetch_that_is_repeated_sees_what_was_committed_in_between(
     server: RunningServer, rdkafka: Rdkafka, new_topic_id: str
 ) -> None:
@@ -454,6 +479,29 @@ def test_no_partition_starves_however_small_the_response(
     for each in found:
         by_partition.setdefault(each.partition(), []).append(each.offset())
     assert by_partition == {number: list(range(20)) for number in range(20)}
+
+
+def test_the_first_partition_has_a_record_however_large_it_is(
+    rdkafka: Rdkafka, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 3)
+    for number, value in enumerate((bytes(5_000), b"small", bytes(5_000))):
+        rdkafka.produce(new_topic_id, [{"value": value, "partition": number}])
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        for numbers, counts in (((0, 1, 2), (1, 1, 0)), ((1, 0, 2), (1, 0, 0))):
+            found = read_of(connection, [(new_topic_id, number) for number in numbers], 2_000)
+            assert [bool(each.records) for each in found] == [bool(count) for count in counts]
+
+
+def test_the_end_of_a_log_that_was_not_looked_at_is_not_said(
+    rdkafka: Rdkafka, new_topic_id: str
+) -> None:
+    names = [rdkafka.create(f"{new_topic_id}-{number}") for number in range(2)]
+    for name in names:
+        rdkafka.produce(name, [bytes(5_000)] * 2, **{"linger.ms": 30_000})
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        found = read_of(connection, [(name, 0) for name in names], 2_000, offset=1)
+    assert [each.high_watermark for each in found] == [2, -1]
 
 
 def test_a_record_larger_than_a_fetch_is_delivered(rdkafka: Rdkafka, new_topic_id: str) -> None:
@@ -649,6 +697,10 @@ class Connection:
     def ask(self, api: Api, version: int, **values: Any) -> Any:
         """Return the response to `smallest_request`."""
         self.send(smallest_request(api, version, **values))
+        return self.received(api, version)
+
+    def received(self, api: Api, version: int) -> Any:
+        """Return the next response."""
         answer = memoryview(self.receive() or b"")
         schema = load_response_schema(api.value, version)
         _, size = entity_reader(schema.__header_schema__)(answer, 0)
@@ -687,6 +739,22 @@ def fetch_request(topic: str, wait_ms: int, correlation_id: int = 7, offset: int
     bounds = struct.pack(">iiiib", -1, wait_ms, 1, 1 << 20, 0)
     partition = struct.pack(">iiqi", 1, 0, offset, 1 << 20)
     return head(1, 4, correlation_id) + bounds + struct.pack(">i", 1) + text(topic) + partition
+
+
+def read_of(
+    connection: Connection, partitions: list[tuple[str, int]], bytes_max: int, offset: int = 0
+) -> list[Any]:
+    """Return what a fetch of partitions, all from one offset, finds of each, in their order."""
+    connection.send(
+        head(1, 4)
+        + struct.pack(">iiiibi", -1, 20, 1, bytes_max, 0, len(partitions))
+        + b"".join(
+            text(name) + struct.pack(">iiqi", 1, number, offset, 1 << 20)
+            for name, number in partitions
+        )
+    )
+    topics = connection.received(Api.FETCH, 4).responses
+    return [partition for topic in topics for partition in topic.partitions]
 
 
 def produce_request(

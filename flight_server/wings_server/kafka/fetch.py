@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, cast
 
 import numpy as np
@@ -64,9 +65,10 @@ class _Asked(Entry):
 
     def values(self) -> Values:
         """Return its part of the response."""
-        end = -1 if self.cursor is None else self.cursor.log_end
-        start = -1 if self.cursor is None else self.cursor.log_start
-        error = self.error
+        cursor, error = self.cursor, self.error
+        start = -1 if cursor is None else cursor.log_start
+        # A client would take the end of a log that was not looked at for that of an empty one.
+        end = -1 if cursor is None or start < 0 else cursor.log_end
         if isinstance(error, OffsetOutOfRange):
             start = error.log_start_offset or start
         return {
@@ -219,14 +221,14 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
     def _keep_records(self, entry: _Asked, found: Records, offset: int, share: int) -> int:
         """Encode as many records as fit; returns how many.
 
-        One fits in any case if the response is empty, and if the partition has none yet as long as
-        the response has room for it: a long record does not stop its consumer.
+        One fits in any case if the partitions before it have none, and if the partition has none
+        yet as long as the response has room for it: a long record does not stop its consumer.
         """
         room = entry.bytes_max(share) - entry.bytes
         left = self._bytes_max - self._bytes
         sizes = np.cumsum(sizes_of(found))
         kept = int(np.searchsorted(sizes, min(room, left), side="right"))
-        if not kept and not entry.bytes and (not self._bytes or sizes[0] <= left):
+        if not kept and not entry.bytes and (sizes[0] <= left or self._is_first(entry)):
             kept = 1
         if kept:
             batch = encode(offset, Records(*[cast("Any", column)[:kept] for column in found]))
@@ -240,6 +242,11 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
             entry.rows += kept
             self._bytes += len(batch)
         return kept
+
+    def _is_first(self, entry: _Asked) -> bool:
+        """Return whether the response is not full, and has nothing of the partitions before it."""
+        before = takewhile(lambda each: each is not entry, self._entries)
+        return not self._is_full and not any(each.bytes for each in before)
 
     def _answer(self) -> bytes:
         responses: list[Values] = []
@@ -304,6 +311,7 @@ class Fetches:
         self._principal = principal
         self._under_way: _Call | None = None
         self._kept: _Call | None = None
+        self._is_closed = False
 
     async def answer(
         self, head: Head, frame: memoryview, parsed: Callable[[], Awaitable[Request]]
@@ -328,7 +336,8 @@ class Fetches:
         try:
             with call.held as held:
                 answer = await self._answer(call, head, arrived, parsed)
-                if call.fetch is not None and call.fetch.is_repeatable:
+                is_vain = call.fetch is not None and call.fetch.is_repeatable
+                if is_vain and not self._is_closed:
                     call.held, self._kept = held.pop_all(), call
                 return answer
         finally:
@@ -354,7 +363,8 @@ class Fetches:
             return await self._service.read(work)
 
     def close(self) -> None:
-        """End the fetch that is under way or kept, as its client has gone."""
+        """End the fetch that is under way or kept, as its client has gone; no more is kept."""
+        self._is_closed = True
         if self._under_way is not None:
             self._under_way.wake.set(ClientGone("the client has gone away"))
         if self._kept is not None:
