@@ -1,4 +1,4 @@
-"""Options of all commands that call a server: the token, and the files of TLS.
+"""Options of all commands that call a server: the profile, the token, and the files of TLS.
 
 The variables for a client's certificate differ from those for a server's, `WINGS_TLS_CERT` and
 `WINGS_TLS_KEY`, so that both can run in one environment.
@@ -6,6 +6,9 @@ The variables for a client's certificate differ from those for a server's, `WING
 The options are added to each command with an `--endpoint`, and stored beside its parameters.
 """
 
+import stat
+import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,11 +27,25 @@ _given: dict[str, str] = {}
 """Options of the running command; a process runs one at a time."""
 
 
-def _keep(parameter: typer.CallbackParam, value: str | None) -> None:
+def _keep(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> None:
     assert parameter.name is not None
     _given.pop(parameter.name, None)
-    if value is not None:
+    if value is not None and not _is_for_another(context, parameter.name):
         _given[parameter.name] = value
+
+
+def _is_for_another(context: typer.Context, name: str) -> bool:
+    """Return whether a profile's file would be used at an endpoint that was given otherwise."""
+    file, endpoint = map(context.get_parameter_source, (name, "endpoint"))
+    assert file is not None
+    assert endpoint is not None
+    return file.name == "DEFAULT_MAP" and endpoint.name in {"COMMANDLINE", "ENVIRONMENT"}
+
+
+def _use_profile(context: typer.Context, value: str | None) -> None:
+    from wings_client.cli.profiles import use_profile  # Imported by a command, not by the help.
+
+    use_profile(context, value)
 
 
 def _file(name: str, variable: str, text: str) -> Any:
@@ -46,6 +63,19 @@ def _file(name: str, variable: str, text: str) -> Any:
 def _template(
     *,
     endpoint: Annotated[str, typer.Option("--endpoint")] = "",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="Named connection of ~/.config/wings.toml. Default: the one named default.",
+            rich_help_panel=PANEL,
+            envvar="WINGS_PROFILE",
+            expose_value=False,
+            is_eager=True,  # Its keys are the defaults of the other options.
+            callback=_use_profile,
+        ),
+    ] = None,
     token_file: Annotated[
         str | None,
         _file("token-file", "WINGS_TOKEN_FILE", "File with the token. Default: WINGS_TOKEN."),
@@ -63,7 +93,7 @@ def _template(
     tls_key: Annotated[str | None, _file("tls-key", "WINGS_CLIENT_KEY", "Its private key.")] = None,
 ) -> None:
     """Declare the options that are added to other commands."""
-    del endpoint, token_file, tls_ca, tls_cert, tls_key
+    del endpoint, profile, token_file, tls_ca, tls_cert, tls_key
 
 
 def add_access_options(command: Any) -> None:
@@ -80,6 +110,12 @@ def add_access_options(command: Any) -> None:
         command.params += [each for each in template.params if "--endpoint" not in each.opts]
 
 
+@cache  # Once for each file.
+def _warn_of_readers(path: str) -> None:
+    if Path(path).stat().st_mode & stat.S_IROTH:
+        sys.stderr.write(f"wings: other users can read the token in {path}: chmod 600 it\n")
+
+
 def current_access() -> Access:
     """Return the credentials given by the running command's options.
 
@@ -91,6 +127,7 @@ def current_access() -> Access:
     if token_file is not None:
         try:
             token = Path(token_file).read_text(encoding="utf-8").strip()
+            _warn_of_readers(token_file)
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"{token_file} cannot be read: {error}") from None
     return Access.of(token, *map(_given.get, ("tls_ca", "tls_cert", "tls_key")))

@@ -36,6 +36,7 @@ OWN = {
         "maintain": "maintain:maintain",
         "namespace": "lists:namespace",
         "node": "lists:node",
+        "profile": "profiles:app",
         "push": "push:push",
         "share": "share:app",
         "sql": "sql:sql",

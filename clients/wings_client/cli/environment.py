@@ -57,6 +57,12 @@ def install_hint(module: str) -> str:
     return f"pip install 'wings-flight[{extra}]'"
 
 
+def configuration_file() -> Path:
+    """Return `$XDG_CONFIG_HOME/wings.toml`, by default below `~/.config`; it may not exist."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "wings.toml"
+
+
 def state_directory() -> Path:
     """Return `$XDG_STATE_HOME/wings`, by default below `~/.local/state`; it may not exist."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

@@ -66,6 +66,9 @@ LISTED = {
     ),
     "metadata": Listed("Operate", "The metadata of several nodes, as a service."),
     "node": Listed("Operate", "Look at nodes."),
+    "profile": Listed(
+        "Operate", "Look at the profiles: named connections in `~/.config/wings.toml`."
+    ),
     "repair": Listed(
         "Operate",
         "Rebuild a damaged data directory as a new one, as far as possible; list the losses.",
