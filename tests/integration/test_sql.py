@@ -35,7 +35,7 @@ from wings_client import (
     ResourceExhausted,
     TopicNotFound,
 )
-from wings_client.cli.output import SqlFormat
+from wings_client.cli.output import Format
 from wings_core.limits import Limits
 from wings_core.sql import query, workers
 from wings_server.testing import RunningServer, running_server
@@ -781,7 +781,7 @@ def test_the_command_writes_rows_in_each_format(server: RunningServer, flights: 
         return subprocess.run([*command, *arguments], check=True, capture_output=True).stdout
 
     text = f'select delay, carrier from "{flights}" where delay < ? order by 1'
-    written = {name: run(text, "-p", "2", "--format", name) for name in get_args(SqlFormat)}
+    written = {name: run(text, "-p", "2", "--format", name) for name in get_args(Format)}
     assert b"carrier" in written["table"]
     expected = [{"delay": 0, "carrier": "c0"}, {"delay": 1, "carrier": "c1"}]
     assert json.loads(written["json"]) == expected

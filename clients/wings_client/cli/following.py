@@ -131,7 +131,7 @@ def tail(
     Within a partition messages are shown in order, each once, even if the server restarts
     meanwhile. Ctrl-C ends it, with exit status 130.
     """
-    check_output(shown.wanted_format)
+    check_output(shown.wanted_format, is_endless=True)
     offset = parse_offset(start)
     display = Display(shown.wanted_format, system_columns=shown.system_columns)
     with connected_transport(endpoint, topic, RETRY) as (client, transport):
@@ -277,7 +277,7 @@ def consume(
     written, so an interrupted one is repeated. Standard error shows the offsets at which it
     resumes. Ctrl-C ends it, with exit status 130.
     """
-    check_output(shown.wanted_format)
+    check_output(shown.wanted_format, is_endless=True)
     if group and partition is not None:
         raise typer.BadParameter("a member of a group is assigned its partitions: omit --partition")
     if instance is not None and not group:

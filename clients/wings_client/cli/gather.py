@@ -289,7 +289,7 @@ def gather(
 
     Exit status: 0 it ended as requested, 1 a source failed, 130 after Ctrl-C.
     """
-    check_output(wanted_format)
+    check_output(wanted_format, is_endless=True)
     where = parse_offset(options.offset)
     servers = endpoint or [DEFAULT]
     with connected(servers[0], topics[0]) as client:

@@ -13,12 +13,13 @@ from wings_client.cli.options import (
     AllPartitionsOption,
     DryRunOption,
     EndpointOption,
+    FormatOption,
     TopicArgument,
     YesOption,
     goes_on,
     require_terminal,
 )
-from wings_client.cli.tables import print_table
+from wings_client.cli.output import write_list
 from wings_client.cli.values import count_of, parse_start, partition_text, partitions_text
 
 NameArgument = Annotated[
@@ -38,19 +39,20 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_groups(*, endpoint: EndpointOption = DEFAULT) -> None:
+def list_groups(
+    *, wanted_format: FormatOption = "table", endpoint: EndpointOption = DEFAULT
+) -> None:
     """List the consumer groups.
 
     $ wings group list
     """
     with connected(endpoint) as client:
         found = client.consumer_groups()
-    if not found:
-        typer.echo("no consumer groups", err=True)
-        return
-    print_table(
+    write_list(
         ("group", "members", "topics"),
         ((each.consumer, each.members, ", ".join(map(short_name, each.topics))) for each in found),
+        wanted_format,
+        empty="no consumer groups",
     )
 
 
@@ -59,16 +61,18 @@ def describe(
     group: NameArgument,
     *,
     all_partitions: AllPartitionsOption = False,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show a consumer group's members, and the offset and lag of each partition.
+    """Show a consumer group's members, and the offset and lag of each partition; as data, these.
 
     $ wings group describe alerts
     """
     with connected(endpoint) as client:
         found = client.consumer_group(group)
-    if found.members:
-        print_table(
+    is_table = wanted_format == "table"
+    if found.members and is_table:
+        write_list(
             ("member", "instance", "slots"),
             (
                 (
@@ -82,28 +86,35 @@ def describe(
         typer.echo()
     # The partitions that lag most are those that are looked for.
     shown = sorted(found.partitions, key=lambda each: -each.lag)
-    if not all_partitions:
+    if is_table and not all_partitions:
         shown = shown[:PARTITIONS_SHOWN_MAX]
-    if shown:
-        print_table(
+    if shown or not is_table:
+        write_list(
             ("topic", "partition", "member", "offset", "end", "lag"),
             (
                 (
                     short_name(each.topic),
                     partition_text(each.partition),
-                    each.member or "nobody",
+                    each.member or ("nobody" if is_table else None),
                     each.offset,
                     each.log_end_offset,
                     each.lag,
                 )
                 for each in shown
             ),
+            wanted_format,
         )
-    typer.echo(f"{_summary(found)}, {partitions_text(len(found.partitions), len(shown))}")
+    if is_table:
+        typer.echo(f"{_summary(found)}, {partitions_text(len(found.partitions), len(shown))}")
 
 
 @app.command()
-def lag(group: NameArgument, *, endpoint: EndpointOption = DEFAULT) -> None:
+def lag(
+    group: NameArgument,
+    *,
+    wanted_format: FormatOption = "table",
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
     """Print how many messages a consumer group is behind, by topic.
 
     $ wings group lag alerts
@@ -113,7 +124,8 @@ def lag(group: NameArgument, *, endpoint: EndpointOption = DEFAULT) -> None:
     behind: dict[str, int] = {}
     for each in found.partitions:
         behind[each.topic] = behind.get(each.topic, 0) + each.lag
-    print_table(("topic", "lag"), ((short_name(name), count) for name, count in behind.items()))
+    rows = ((short_name(name), count) for name, count in behind.items())
+    write_list(("topic", "lag"), rows, wanted_format)
 
 
 @app.command()

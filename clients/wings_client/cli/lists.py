@@ -7,8 +7,8 @@ import typer
 from wings_client._messages import wire_time
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import act, connected, short_name
-from wings_client.cli.options import DEFAULT, PARTITIONS_SHOWN_MAX, EndpointOption
-from wings_client.cli.tables import print_table
+from wings_client.cli.options import DEFAULT, PARTITIONS_SHOWN_MAX, EndpointOption, FormatOption
+from wings_client.cli.output import write_list
 from wings_client.cli.values import count_of, partition_text
 from wings_core.contracts.actions import ListNodes
 from wings_core.errors import InvalidArgument
@@ -29,7 +29,9 @@ def root() -> None:
 
 
 @consumer.command("list")
-def list_consumers(*, endpoint: EndpointOption = DEFAULT) -> None:
+def list_consumers(
+    *, wanted_format: FormatOption = "table", endpoint: EndpointOption = DEFAULT
+) -> None:
     """List named consumers by name, with their lag in each topic.
 
     $ wings consumer list
@@ -40,16 +42,15 @@ def list_consumers(*, endpoint: EndpointOption = DEFAULT) -> None:
             for each in client.consumers()
             for topic in each.topics
         ]
-    if not rows:
-        typer.echo("no consumers have committed offsets", err=True)
-        return
-    print_table(("consumer", "topic", "lag", "last commit"), rows)
+    names = ("consumer", "topic", "lag", "last commit")
+    write_list(names, rows, wanted_format, empty="no consumers have committed offsets")
 
 
 @consumer.command()
 def describe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")],
     *,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Show a consumer's offset and lag, of the partitions with the most lag.
@@ -60,7 +61,7 @@ def describe(
         found = client.consumer_lag(name, limit=PARTITIONS_SHOWN_MAX)
     if not found.topics:
         raise InvalidArgument(f"no consumer {name:.80} has committed offsets")
-    print_table(
+    write_list(
         ("topic", "partition", "offset", "end", "lag", "last commit"),
         (
             (
@@ -73,7 +74,10 @@ def describe(
             )
             for each in found.partitions
         ),
+        wanted_format,
     )
+    if wanted_format != "table":
+        return
     partitions = sum(each.partitions for each in found.topics)
     hidden = partitions - len(found.partitions)
     rest = f", {hidden:,} of them not shown" if hidden else ""
@@ -83,29 +87,33 @@ def describe(
 
 
 @namespace.command("list")
-def list_namespaces(*, endpoint: EndpointOption = DEFAULT) -> None:
+def list_namespaces(
+    *, wanted_format: FormatOption = "table", endpoint: EndpointOption = DEFAULT
+) -> None:
     """List namespaces by name.
 
     $ wings namespace list
     """
     with connected(endpoint) as client:
         found = client.namespaces()
-    print_table(
+    write_list(
         ("namespace", "created"),
         ((each.name, each.created_at.isoformat(sep=" ", timespec="seconds")) for each in found),
+        wanted_format,
     )
 
 
 @node.command("list")
-def list_nodes(*, endpoint: EndpointOption = DEFAULT) -> None:
+def list_nodes(
+    *, wanted_format: FormatOption = "table", endpoint: EndpointOption = DEFAULT
+) -> None:
     """List the processes that serve the log, with their addresses.
 
     $ wings node list
     """
-    print_table(
-        ("flight", "http", "kafka", "since"),
-        (
-            (each["flight"], each["http"] or "-", each["kafka"] or "-", each["since"] or "-")
-            for each in act(endpoint, "list-nodes", ListNodes())
-        ),
+    names = ("flight", "http", "kafka", "since")
+    write_list(
+        names,
+        ([each[name] for name in names] for each in act(endpoint, "list-nodes", ListNodes())),
+        wanted_format,
     )

@@ -1,14 +1,14 @@
 """Messages on standard output: tables for people; JSON, CSV and Arrow for pipes."""
 
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 import typer
 
-from wings_client.cli.tables import TableWriter, render_table, terminal_width
+from wings_client.cli.tables import TableWriter, print_table, render_table, terminal_width
 from wings_core.errors import InvalidArgument
 from wings_core.json_rows import count_not_finite, encode_lines, encode_rows_within
 from wings_core.json_rows.encode import csv_head, csv_rows
@@ -17,12 +17,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
 
-Format = Literal["table", "json", "jsonl", "csv", "arrow"]
-"""Format of written messages; `json` is one array for a finite result, else `jsonl`."""
-
-
-SqlFormat = Literal["table", "json", "jsonl", "csv", "arrow", "parquet"]
-"""Format of a statement's written rows."""
+Format = Literal["table", "json", "jsonl", "csv", "arrow", "parquet"]
+"""Format of written rows; `json` is one array for a finite result, else `jsonl`."""
 
 
 class Writer(Protocol):
@@ -37,12 +33,22 @@ class Writer(Protocol):
         ...
 
 
-def check_output(wanted: str) -> None:
+def check_output(wanted: Format, *, is_endless: bool = False) -> None:
     """Check that standard output accepts a format.
 
+    Args:
+        wanted: The format.
+        is_endless: Whether rows are written as they arrive.
+
     Raises:
-        typer.BadParameter: The format is binary, and standard output a terminal.
+        typer.BadParameter: The format is binary, and standard output a terminal; or Parquet, which
+            has an end.
     """
+    if is_endless and wanted == "parquet":
+        raise typer.BadParameter(
+            "rows that arrive cannot be written as Parquet, which has an end: use arrow",
+            param_hint="--format",
+        )
     if wanted in {"arrow", "parquet"} and sys.stdout.isatty():
         raise typer.BadParameter(
             f"{wanted} is binary: send it to a file or a pipe", param_hint="--format"
@@ -55,10 +61,42 @@ def write_all(batches: Iterable[pa.RecordBatch], schema: pa.Schema, wanted: Form
         for line in render_table(pa.Table.from_batches(batches, schema), terminal_width()):
             sys.stdout.write(line + "\n")
         return
+    if wanted == "parquet":
+        with parquet_writer(sys.stdout.buffer, schema) as write_table:
+            for batch in batches:
+                write_table(pa.Table.from_batches([batch]))
+        return
     writer = _JsonArray() if wanted == "json" else stream_writer(schema, wanted)
     for batch in batches:
         writer.write(batch)
     writer.close()
+
+
+def write_list(
+    names: Sequence[str],
+    rows: Iterable[Sequence[str | int | None]],
+    wanted: Format = "table",
+    empty: str = "",
+) -> None:
+    """Write what a command lists.
+
+    Args:
+        names: The columns; in data, `_` stands for a space.
+        rows: The rows; None is a dash in a table, null in data.
+        wanted: The format.
+        empty: Line on standard error where there are no rows, in place of an empty table.
+    """
+    check_output(wanted)
+    found = list(rows)
+    if not found and empty:
+        typer.echo(empty, err=True)
+    if wanted != "table":
+        columns = list(zip(*found, strict=True)) or [()] * len(names)
+        keys = [name.replace(" ", "_") for name in names]
+        table: Any = pa.table(list(map(pa.array, columns)), names=keys)
+        write_all(table.to_batches(), table.schema, wanted)
+    elif found or not empty:
+        print_table(names, found)
 
 
 def stream_writer(schema: pa.Schema, wanted: Format, sink: IO[bytes] | None = None) -> Writer:
@@ -130,7 +168,7 @@ def statement_progress() -> "Generator[Progress]":
         yield progress
 
 
-def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, progress: "Progress") -> int:
+def write_rows(reader: pa.RecordBatchReader, wanted: Format, progress: "Progress") -> int:
     """Write the rows of a statement to standard output; returns their number.
 
     Args:
@@ -152,12 +190,7 @@ def write_rows(reader: pa.RecordBatchReader, wanted: SqlFormat, progress: "Progr
             yield batch
         progress.stop()
 
-    if wanted != "parquet":
-        write_all(counted(), reader.schema, wanted)
-        return rows
-    with parquet_writer(sys.stdout.buffer, reader.schema) as write_table:
-        for batch in counted():
-            write_table(pa.Table.from_batches([batch]))
+    write_all(counted(), reader.schema, wanted)
     return rows
 
 

@@ -89,7 +89,11 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
     if os.environ.get("WINGS_TOKEN"):
         values.pop("token_file", None)  # The environment takes precedence.
     for option in context.command.params:
-        if option.name == "endpoint" and getattr(option, "multiple", False) and "endpoint" in values:
+        if (
+            option.name == "endpoint"
+            and getattr(option, "multiple", False)
+            and "endpoint" in values
+        ):
             values["endpoint"] = [values["endpoint"]]
     context.default_map = values
     return name

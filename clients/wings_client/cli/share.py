@@ -1,13 +1,13 @@
 """`wings share`: share groups of topics, and their members."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, cast
 
 import pyarrow as pa
 import typer
 
-from wings_client import ShareConsumer, ShareGroup, ShareMembers
+from wings_client import ShareConsumer, ShareGroup, ShareMembers, SharePartition
 from wings_client._messages import wire_time
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import RETRY, connected, short_name
@@ -31,10 +31,9 @@ from wings_client.cli.options import (
     grouped,
     require_terminal,
 )
-from wings_client.cli.output import check_output
+from wings_client.cli.output import Format, check_output, write_list
 from wings_client.cli.share_dead_letters import dlq, dlq_text
 from wings_client.cli.share_work import work
-from wings_client.cli.tables import print_table
 from wings_client.cli.values import (
     NO_PARTITIONS,
     chosen_columns,
@@ -154,13 +153,7 @@ def print_group(group: ShareGroup, *, all_partitions: bool) -> None:
         typer.echo(NO_PARTITIONS)
         return
     shown = group.partitions if all_partitions else group.partitions[:PARTITIONS_SHOWN_MAX]
-    print_table(
-        ("partition", "start", "in flight", "lag"),
-        (
-            (partition_text(each.partition), each.start_offset, each.in_flight, each.lag)
-            for each in shown
-        ),
-    )
+    write_partitions(shown, "table")
     held = sum(each.in_flight for each in group.partitions)
     typer.echo(
         f"{lag_of(group):,} messages behind, {held:,} of them in flight, "
@@ -168,11 +161,24 @@ def print_group(group: ShareGroup, *, all_partitions: bool) -> None:
     )
 
 
-def print_members(found: ShareMembers) -> None:
-    """Print the lines of `members`."""
-    shown = found.holds[:HOLDS_SHOWN_MAX]
-    if shown:
-        print_table(
+def write_partitions(partitions: Iterable[SharePartition], wanted: Format) -> None:
+    """Write a group's progress in each partition."""
+    write_list(
+        ("partition", "start", "in flight", "lag"),
+        (
+            (partition_text(each.partition), each.start_offset, each.in_flight, each.lag)
+            for each in partitions
+        ),
+        wanted,
+    )
+
+
+def print_members(found: ShareMembers, wanted: Format) -> None:
+    """Print the lines of `members`; as data, the ranges that they hold."""
+    is_table = wanted == "table"
+    shown = found.holds[:HOLDS_SHOWN_MAX] if is_table else found.holds
+    if shown or not is_table:
+        write_list(
             ("member", "partition", "first", "last", "delivery", "since", "until"),
             (
                 (
@@ -186,7 +192,10 @@ def print_members(found: ShareMembers) -> None:
                 )
                 for each in shown
             ),
+            wanted,
         )
+    if not is_table:
+        return
     hidden = len(found.holds) - len(shown) + found.holds_left_out
     rest = f", {hidden:,} more ranges not shown" if hidden else ""
     oldest = "" if found.oldest is None else f", the oldest {found.oldest.age_seconds:,.0f} s old"
@@ -323,6 +332,7 @@ def list_groups(
     ] = None,
     *,
     namespace: NamespaceOption = None,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """List share groups by topic and name.
@@ -331,10 +341,7 @@ def list_groups(
     """
     with connected(endpoint, topic or "") as client:
         groups = client.share_groups(topic, namespace=namespace)
-    if not groups:
-        typer.echo("no share groups; create one with `wings share create`", err=True)
-        return
-    print_table(
+    write_list(
         ("topic", "group", "lock", "limit", "dead letters to"),
         (
             (
@@ -346,6 +353,8 @@ def list_groups(
             )
             for each in groups
         ),
+        wanted_format,
+        empty="no share groups; create one with `wings share create`",
     )
 
 
@@ -355,14 +364,18 @@ def describe(
     topic: TopicArgument,
     *,
     all_partitions: AllPartitionsOption = False,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show a share group's configuration, and its progress in each partition.
+    """Show a share group's configuration, and its progress in each partition; as data, that.
 
     $ wings share describe billing orders
     """
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
+    if wanted_format != "table":
+        write_partitions(found.partitions, wanted_format)
+        return
     print_group(found, all_partitions=all_partitions)
 
 
@@ -371,6 +384,7 @@ def members(
     group: GroupArgument,
     topic: TopicArgument,
     *,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Show the ranges held by a share group's members, and the age of its oldest message.
@@ -379,7 +393,7 @@ def members(
     """
     with connected(endpoint, topic) as client:
         found = client.share_members(group, topic)
-    print_members(found)
+    print_members(found, wanted_format)
 
 
 @app.command()
@@ -429,7 +443,7 @@ def consume(
     Messages are accepted after they are written, so interrupted ones are delivered again. Ctrl-C
     ends it, with exit status 130, and releases unwritten messages.
     """
-    check_output(wanted_format)
+    check_output(wanted_format, is_endless=True)
     display = Display(wanted_format, system_columns=system_columns)
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)

@@ -20,8 +20,7 @@ from wings_client.cli.options import (
     YesOption,
     goes_on,
 )
-from wings_client.cli.output import check_output, write_all
-from wings_client.cli.tables import print_table
+from wings_client.cli.output import check_output, write_all, write_list
 from wings_client.cli.values import chosen_columns, counts_text, messages_in
 from wings_core.errors import InvalidArgument, TopicNotFound
 
@@ -51,7 +50,9 @@ dlq = typer.Typer(
 
 
 @dlq.command("list")
-def list_dead_letters(*, endpoint: EndpointOption = DEFAULT) -> None:
+def list_dead_letters(
+    *, wanted_format: FormatOption = "table", endpoint: EndpointOption = DEFAULT
+) -> None:
     """List the topics of dead letters of all share groups, with their numbers of letters.
 
     $ wings share dlq list
@@ -64,10 +65,8 @@ def list_dead_letters(*, endpoint: EndpointOption = DEFAULT) -> None:
             for name, found in groupby(groups, dlq_text)
             if (count := _letters(client, name)) is not None
         ]
-    if not rows:
-        typer.echo("no share group has a topic of dead letters", err=True)
-        return
-    print_table(("dead letters", "of", "messages"), rows)
+    names = ("dead letters", "of", "messages")
+    write_list(names, rows, wanted_format, empty="no share group has a topic of dead letters")
 
 
 @dlq.command("show")

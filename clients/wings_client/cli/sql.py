@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from wings_client.cli.endpoint import connected
-from wings_client.cli.options import DEFAULT, EndpointOption
-from wings_client.cli.output import SqlFormat, check_output, statement_progress, write_rows
+from wings_client.cli.options import DEFAULT, EndpointOption, FormatOption
+from wings_client.cli.output import check_output, statement_progress, write_rows
 from wings_client.cli.values import duration, seconds_of
 
 
@@ -41,10 +41,7 @@ def sql(
             help="Timeout of the statement, like 30s; with --follow, of the wait for a row.",
         ),
     ] = None,
-    wanted_format: Annotated[
-        SqlFormat,
-        typer.Option("--format", help="table for people; the others write only data."),
-    ] = "table",
+    wanted_format: FormatOption = "table",
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Show rows as they arrive, until Ctrl-C."),
@@ -77,7 +74,7 @@ def sql(
 
         $ wings sql
     """
-    check_output(wanted_format)
+    check_output(wanted_format, is_endless=follow)
     seconds = seconds_of(timeout)
     is_shell = statement is None and sys.stdin.isatty() and sys.stdout.isatty()
     if parameters and (is_shell or follow):
@@ -91,10 +88,6 @@ def sql(
         return
     text = sys.stdin.read() if statement is None else statement
     if follow:
-        if wanted_format == "parquet":
-            raise typer.BadParameter(
-                "--follow cannot write Parquet, as it never ends", param_hint="--format"
-            )
         from wings_client.cli.following import show_live  # Its imports are not needed otherwise.
 
         show_live(text, namespace, start, seconds, wanted_format, endpoint)

@@ -22,7 +22,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 
 from wings_client import Client
 from wings_client.cli.environment import state_directory
-from wings_client.cli.output import SqlFormat, statement_progress, write_rows
+from wings_client.cli.output import Format, statement_progress, write_rows
 from wings_client.cli.values import count_of
 from wings_core.contracts.sql import SYSTEM, SYSTEM_TABLES, schema_of
 from wings_core.errors import WingsError
@@ -181,7 +181,7 @@ def _completions(names: Iterable[str], typed: str) -> Iterator[Completion]:
 
 PROMPT, CONTINUED = "wings> ", "   ...> "
 
-SHOWN_FORMATS: tuple[SqlFormat, ...] = ("table", "json", "csv")
+SHOWN_FORMATS: tuple[Format, ...] = ("table", "json", "csv")
 """Formats for a terminal."""
 
 HELP = """\
@@ -213,12 +213,12 @@ class Shell:
     """
 
     def __init__(
-        self, client: Client, namespace: str | None, timeout: float | None, wanted: SqlFormat
+        self, client: Client, namespace: str | None, timeout: float | None, wanted: Format
     ) -> None:
         self._client = client
         self._namespace = namespace
         self._timeout = timeout
-        self._format: SqlFormat = wanted
+        self._format: Format = wanted
         self._tables = KnownTables(client, namespace)
         self._commands: Mapping[str, Callable[[str], None]] = {
             ".format": self._set_format,

@@ -37,15 +37,18 @@ def terminal_width() -> int | None:
 class _Column:
     """The texts of a column: each on one line, nulls as `null`; numbers are right-aligned."""
 
-    def __init__(self, name: str, values: "pa.ChunkedArray[Any]") -> None:
+    def __init__(self, name: str, texts: Iterable[str], *, is_number: bool) -> None:
         self.name = printable(name)
-        self.texts = list(cell_texts(values))
-        self.is_number = (
-            pa.types.is_integer(values.type)
-            or pa.types.is_floating(values.type)
-            or pa.types.is_decimal(values.type)
-        )
+        self.texts = list(texts)
+        self.is_number = is_number
         self.width = max(map(cell_len, (self.name, *self.texts)))
+
+    @classmethod
+    def of(cls, name: str, values: "pa.ChunkedArray[Any]") -> Self:
+        """Return the column of an Arrow array."""
+        kinds = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal
+        is_number = any(is_kind(values.type) for is_kind in kinds)
+        return cls(name, cell_texts(values), is_number=is_number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +149,26 @@ class TableWriter:
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str | int | None]]) -> None:
-    """Print a table at the terminal's width; numbers are right-aligned, None is `null`."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    table: Any = pa.table(list(map(pa.array, columns)), names=list(names))
-    for line in render_table(table, terminal_width()):
+    """Print a table at the terminal's width; numbers are right-aligned, None is a dash."""
+    cells = list(zip(*rows, strict=True)) or [()] * len(names)
+    columns = [
+        _Column(
+            name,
+            ("-" if cell is None else printable(str(cell)) for cell in column),
+            is_number=any(isinstance(cell, int) for cell in column),
+        )
+        for name, column in zip(names, cells, strict=True)
+    ]
+    for line in _rendered(columns, terminal_width()):
         typer.echo(line)
 
 
 def render_table(table: pa.Table, width: int | None) -> Iterator[str]:
     """Yield the lines of an Arrow table, and a note if columns are left out."""
-    columns = _columns(table)
+    yield from _rendered(_columns(table), width)
+
+
+def _rendered(columns: Sequence[_Column], width: int | None) -> Iterator[str]:
     layout = Layout.fit([column.width for column in columns], width)
     yield from _head(columns, layout)
     yield from _rows(columns, layout)
@@ -165,7 +178,7 @@ def render_table(table: pa.Table, width: int | None) -> Iterator[str]:
 
 
 def _columns(table: pa.Table) -> list[_Column]:
-    return list(map(_Column, table.schema.names, table.columns))
+    return list(map(_Column.of, table.schema.names, table.columns))
 
 
 def _head(columns: Sequence[_Column], layout: Layout) -> Iterator[str]:

@@ -9,8 +9,15 @@ import typer
 from wings_client._messages import build
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import act
-from wings_client.cli.options import DEFAULT, DryRunOption, EndpointOption, YesOption, goes_on
-from wings_client.cli.tables import print_table
+from wings_client.cli.options import (
+    DEFAULT,
+    DryRunOption,
+    EndpointOption,
+    FormatOption,
+    YesOption,
+    goes_on,
+)
+from wings_client.cli.output import write_list
 from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
 from wings_core.errors import InvalidArgument
 from wings_core.security.quotas import Quotas
@@ -88,10 +95,12 @@ def alter(
 
 
 @app.command("list")
-def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
+def list_tokens(
+    *, wanted_format: FormatOption = "table", endpoint: EndpointOption = DEFAULT
+) -> None:
     """List all tokens, expired ones included, without their texts."""
     found = act(endpoint, "token-list", TokenList(), repeatable=False)
-    print_table(
+    write_list(
         ("name", "expires", "grants", "quotas"),
         (
             (
@@ -102,6 +111,7 @@ def list_tokens(endpoint: EndpointOption = DEFAULT) -> None:
             )
             for each in found
         ),
+        wanted_format,
     )
 
 

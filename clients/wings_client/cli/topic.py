@@ -18,6 +18,7 @@ from wings_client.cli.options import (
     AllPartitionsOption,
     DryRunOption,
     EndpointOption,
+    FormatOption,
     NamespaceOption,
     TopicArgument,
     YesOption,
@@ -25,7 +26,7 @@ from wings_client.cli.options import (
     grouped,
     require_terminal,
 )
-from wings_client.cli.tables import print_table
+from wings_client.cli.output import Format, write_list
 from wings_client.cli.values import (
     NO_PARTITIONS,
     columns_text,
@@ -184,6 +185,7 @@ def _kafka_topic(
 def list_topics(
     *,
     namespace: NamespaceOption = None,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """List topics by name.
@@ -192,20 +194,19 @@ def list_topics(
     """
     with connected(endpoint) as client:
         topics = client.topics(namespace)
-    if not topics:
-        typer.echo("no topics; create one with `wings topic create`", err=True)
-        return
-    print_table(
+    write_list(
         ("topic", "partition key", "columns", "created"),
         (
             (
                 short_name(each.name),
-                _key_text(each),
+                each.partition_key,
                 len(each.schema),
                 _time_text(each.created_at),
             )
             for each in topics
         ),
+        wanted_format,
+        empty="no topics; create one with `wings topic create`",
     )
 
 
@@ -214,9 +215,10 @@ def describe(
     name: TopicArgument,
     *,
     all_partitions: AllPartitionsOption = False,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show a topic's columns, configuration, partitions and tiers.
+    """Show a topic's columns, configuration, partitions and tiers; as data, all its partitions.
 
     $ wings topic describe flights
     """
@@ -224,6 +226,9 @@ def describe(
         topic = client.topic(name)
         states = client.partitions(topic)
         tiers = transport.act("tier-states", TopicBody(topic=topic.name), repeatable=True)
+    if wanted_format != "table":
+        _write_partitions(states, wanted_format)
+        return
     _print_topic(topic, states, all_partitions=all_partitions)
     _print_tiers(tiers)
 
@@ -327,7 +332,7 @@ def _print_topic(topic: Topic, states: list[PartitionState], *, all_partitions: 
         if value is not None and value is not False:
             typer.echo(f"{key}: {json.dumps(value)}")
     typer.echo()
-    print_table(
+    write_list(
         ("column", "type", "null"),
         (
             (each.name, type_name(each.type), "yes" if each.nullable else "no")
@@ -343,7 +348,16 @@ def _print_partitions(states: list[PartitionState], *, all_partitions: bool) -> 
         typer.echo(NO_PARTITIONS)
         return
     shown = states if all_partitions else states[:PARTITIONS_SHOWN_MAX]
-    print_table(
+    _write_partitions(shown, "table")
+    total = sum(state.bytes for state in states)
+    typer.echo(
+        f"{messages_in(states):,} messages, {total:,} bytes, "
+        f"{partitions_text(len(states), len(shown))}"
+    )
+
+
+def _write_partitions(states: list[PartitionState], wanted: Format) -> None:
+    write_list(
         ("partition", "start", "next", "bytes", "last message"),
         (
             (
@@ -353,13 +367,9 @@ def _print_partitions(states: list[PartitionState], *, all_partitions: bool) -> 
                 each.bytes,
                 _time_text(each.last_timestamp),
             )
-            for each in shown
+            for each in states
         ),
-    )
-    total = sum(state.bytes for state in states)
-    typer.echo(
-        f"{messages_in(states):,} messages, {total:,} bytes, "
-        f"{partitions_text(len(states), len(shown))}"
+        wanted,
     )
 
 
@@ -379,5 +389,5 @@ def _key_text(topic: Topic) -> str:
     return "-" if topic.partition_key is None else printable(topic.partition_key)
 
 
-def _time_text(time: datetime | None) -> str:
-    return "-" if time is None else time.isoformat(sep=" ", timespec="seconds")
+def _time_text(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat(sep=" ", timespec="seconds")
