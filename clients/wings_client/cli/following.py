@@ -27,7 +27,7 @@ from wings_client.cli.values import (
     count_of,
     parse_offset,
     parse_partition,
-    parse_start,
+    parse_start_or_last,
     partition_text,
     seconds_of,
 )
@@ -236,7 +236,8 @@ def consume(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="Start of a consumer without offsets: earliest, latest, or a time.",
+            help="Start of a consumer without offsets: earliest, latest, a time, or -100 for the "
+            "last hundred of each partition.",
         ),
     ] = "earliest",
     on_data_loss: Annotated[
@@ -282,7 +283,7 @@ def consume(
         raise typer.BadParameter("a member of a group is assigned its partitions: omit --partition")
     if instance is not None and not group:
         raise typer.BadParameter("--instance is of a member: add --group")
-    offset = parse_start(start)
+    offset = parse_start_or_last(start)
     display = Display(shown.wanted_format, system_columns=shown.system_columns)
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)

@@ -88,13 +88,9 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
     values: dict[str, Any] = dict(profile_of(name))
     if os.environ.get("WINGS_TOKEN"):
         values.pop("token_file", None)  # The environment takes precedence.
-    for option in context.command.params:
-        if (
-            option.name == "endpoint"
-            and getattr(option, "multiple", False)
-            and "endpoint" in values
-        ):
-            values["endpoint"] = [values["endpoint"]]
+    options = {option.name: option for option in context.command.params}
+    if "endpoint" in values and getattr(options.get("endpoint"), "multiple", False):
+        values["endpoint"] = [values["endpoint"]]
     context.default_map = values
     return name
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ from wings_client.cli.values import (
     duration,
     one_partition,
     parse_offset,
-    parse_start,
+    parse_start_or_last,
     partition_text,
     partitions_text,
 )
@@ -228,7 +229,10 @@ def create(
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="WHERE", help="Start of the group: earliest, latest, or a time."
+            "--from",
+            metavar="WHERE",
+            help="Start of the group: earliest, latest, a time, or -100 for the last hundred of "
+            "each partition.",
         ),
     ] = "latest",
     options: ShareGroupOptions,
@@ -241,11 +245,19 @@ def create(
 
     $ wings share create billing orders --from earliest --limit 3 --dlq orders-dead
     """
-    parsed = parse_start(start)
-    begin = parsed if isinstance(parsed, str) else {"timestamp": wire_time(parsed)}
-    config = {**options.config, "start": begin}
+    begin = parse_start_or_last(start)
+    if isinstance(begin, int) and if_not_exists:
+        raise typer.BadParameter("would move an existing group", param_hint="--from")
+    config: dict[str, Any] = {**options.config, "start": begin}
+    if isinstance(begin, datetime):
+        config["start"] = {"timestamp": wire_time(begin)}
+    if isinstance(begin, int):
+        config["start"] = "latest"
     with connected(endpoint, topic) as client:
         created = client.create_share_group(group, topic, config, if_not_exists=if_not_exists)
+        if isinstance(begin, int):
+            for value, at in client.resolve_offsets(topic, begin).items():
+                created = client.seek_share_group(group, topic, at, partition=value)
     typer.echo(summary(created))
 
 
@@ -349,7 +361,7 @@ def list_groups(
                 each.name,
                 lock_text(each),
                 cast("int", each.config["delivery_limit"]),
-                dlq_text(each),
+                dlq_text(each) if each.config["dlq_topic"] else None,
             )
             for each in groups
         ),

@@ -105,7 +105,7 @@ def list_tokens(
         (
             (
                 each["name"],
-                each["expires_at"] or "never",
+                each["expires_at"] or ("never" if wanted_format == "table" else None),
                 " ".join(each["grants"]),
                 _shown(each.get("quotas", {})),
             )

@@ -151,6 +151,21 @@ def parse_start(text: str, option: str = "--from") -> Literal["earliest", "lates
     return start
 
 
+def parse_start_or_last(text: str) -> Literal["earliest", "latest"] | datetime | int:
+    """Parse a start in all partitions, or a negative number that counts from each one's end.
+
+    Raises:
+        typer.BadParameter: The text is none of these.
+    """
+    start = parse_offset(text)
+    if isinstance(start, int) and start >= 0:
+        raise typer.BadParameter(
+            "expected earliest, latest, a time, or -100 for the last hundred of each partition",
+            param_hint="--from",
+        )
+    return start
+
+
 def parse_fields(texts: list[str]) -> "dict[str, ArrowField]":
     """Parse columns in the form `NAME:TYPE`, optionally followed by ` not null`.
 
