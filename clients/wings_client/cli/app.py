@@ -58,13 +58,18 @@ class PluginGroup(TyperGroup):
     # The types of a context and of a command are private to typer, hence `Any`.
 
     _lists = False
-    """Whether the help is written, for which no command of Wings is imported."""
+    """Whether commands are only listed, for which none of Wings is imported."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
         self._lists = True
         _shape(ctx, self)
         super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the completions of a command's name."""
+        self._lists = True
+        return super().shell_complete(ctx, incomplete)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, the plugins' among them, sorted; by panel for help."""
@@ -101,9 +106,9 @@ class PluginGroup(TyperGroup):
         """Return the command named by the arguments; exits with status 1 if it does not load."""
         name = args[0]
         if self.get_command(ctx, name) is None:
-            if name in _found():
+            if name in _found() and not ctx.resilient_parsing:  # Completion fails quietly.
                 raise typer.Exit(1)
-            if not name.startswith("-"):
+            if not name.startswith("-") and not ctx.resilient_parsing:
                 hint = suggested(name, self.list_commands(ctx))
                 ctx.fail(f"No such command {name!r}{hint}")
         return super().resolve_command(ctx, args)

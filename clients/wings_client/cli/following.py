@@ -15,6 +15,7 @@ from wings_client._transport import Transport
 from wings_client.cli.endpoint import RETRY, connected, connected_transport, short_name
 from wings_client.cli.options import (
     DEFAULT,
+    ConsumerArgument,
     EndpointOption,
     FollowingOptions,
     PartitionOption,
@@ -227,7 +228,7 @@ PARTITIONS_SHOWN_MAX = 5
 
 @grouped
 def consume(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")],
+    name: ConsumerArgument,
     topic: TopicArgument,
     *,
     partition: PartitionOption = None,

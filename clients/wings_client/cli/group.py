@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from wings_client._consumer_groups import ConsumerGroupState
+from wings_client.cli import completion
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected, short_name
 from wings_client.cli.options import (
@@ -23,7 +24,12 @@ from wings_client.cli.output import write_list
 from wings_client.cli.values import count_of, parse_start, partition_text, partitions_text
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Name of the group, that of its consumers.")
+    str,
+    typer.Argument(
+        metavar="GROUP",
+        help="Name of the group, that of its consumers.",
+        autocompletion=completion.consumer_groups,
+    ),
 ]
 
 app = typer.Typer(

@@ -1,13 +1,18 @@
 """`wings consumer`, `wings namespace` and `wings node`: lists of what a server has."""
 
-from typing import Annotated
 
 import typer
 
 from wings_client._messages import wire_time
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import act, connected, short_name
-from wings_client.cli.options import DEFAULT, PARTITIONS_SHOWN_MAX, EndpointOption, FormatOption
+from wings_client.cli.options import (
+    DEFAULT,
+    PARTITIONS_SHOWN_MAX,
+    ConsumerArgument,
+    EndpointOption,
+    FormatOption,
+)
 from wings_client.cli.output import write_list
 from wings_client.cli.values import count_of, partition_text
 from wings_core.contracts.actions import ListNodes
@@ -48,7 +53,7 @@ def list_consumers(
 
 @consumer.command()
 def describe(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")],
+    name: ConsumerArgument,
     *,
     wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,

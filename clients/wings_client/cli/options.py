@@ -15,6 +15,7 @@ import pyarrow as pa
 import typer
 
 from wings_client import Topic
+from wings_client.cli import completion
 from wings_client.cli.output import Format
 from wings_client.cli.values import chosen_columns, duration, one_partition, seconds_of
 from wings_core.names import DEFAULT_NAMESPACE
@@ -26,7 +27,12 @@ PARTITIONS_SHOWN_MAX = 20
 """Partitions shown by default."""
 
 TopicArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="Full name, or id in the default namespace.")
+    str,
+    typer.Argument(
+        metavar="TOPIC",
+        help="Full name, or id in the default namespace.",
+        autocompletion=completion.topics,
+    ),
 ]
 EndpointOption = Annotated[
     str,
@@ -66,7 +72,11 @@ PartitionOption = Annotated[
 ]
 ColumnsOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAMES", help="Columns to show, comma-separated; repeatable."),
+    typer.Option(
+        metavar="NAMES",
+        help="Columns to show, comma-separated; repeatable.",
+        autocompletion=completion.columns,
+    ),
 ]
 FilterOption = Annotated[
     str | None, typer.Option("--filter", metavar="SQL", help="Show only matching messages.")
@@ -94,7 +104,20 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Only say what would be done, and change nothing.")
 ]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")]
+ConsumerArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of the consumer.", autocompletion=completion.consumers
+    ),
+]
+GroupArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="GROUP",
+        help="Name of the share group.",
+        autocompletion=completion.share_groups,
+    ),
+]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
