@@ -80,9 +80,8 @@ def _read(context: typer.Context, read: "Read") -> list[str]:
     from wings_client import Client, Retry
     from wings_client._transport import Transport
     from wings_client.cli.access import current_access
-    from wings_client.cli.options import DEFAULT
 
-    endpoint: Any = context.params.get("endpoint") or DEFAULT
+    endpoint: Any = context.params["endpoint"]
     first = endpoint if isinstance(endpoint, str) else endpoint[0]
     transport = Transport(first, SECONDS_MAX, Retry(attempts=1), current_access())
     with Client(transport) as client:
