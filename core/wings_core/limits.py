@@ -1,6 +1,10 @@
 """The limits of one process, which are settings."""
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from wings_core.durations import DURATION
 
 MIB = 1024 * 1024
 
@@ -61,7 +65,7 @@ class Limits(BaseModel):
         description="Bytes of small pushes that metadata stores until they move to storage; beyond "
         "it pushes go to storage directly, and are rejected while storage fails. 0: none.",
     )
-    object_flush_seconds: float = Field(
+    object_flush_seconds: Annotated[float, DURATION] = Field(
         default=0.25,
         ge=0,
         le=60,
@@ -74,13 +78,13 @@ class Limits(BaseModel):
         ge=1,
         description="Bytes at which such a group commit is written before that time.",
     )
-    object_retry_seconds_max: float = Field(
+    object_retry_seconds_max: Annotated[float, DURATION] = Field(
         default=60.0,
         ge=0,
         allow_inf_nan=False,
         description="Seconds for which a failed request to an object store is retried.",
     )
-    object_attempt_seconds_max: float = Field(
+    object_attempt_seconds_max: Annotated[float, DURATION] = Field(
         default=30.0,
         gt=0,
         allow_inf_nan=False,
@@ -123,7 +127,7 @@ class Limits(BaseModel):
     sql_queries_max: int = Field(
         default=8, ge=1, le=256, description="Most concurrent SQL queries."
     )
-    sql_seconds_max: float = Field(
+    sql_seconds_max: Annotated[float, DURATION] = Field(
         default=300.0,
         gt=0,
         allow_inf_nan=False,
@@ -143,13 +147,13 @@ class Limits(BaseModel):
     sql_threads_max: int = Field(
         default=0, ge=0, le=256, description="Threads of a SQL query. 0: one per core."
     )
-    stage_seconds_max: float = Field(
+    stage_seconds_max: Annotated[float, DURATION] = Field(
         default=86_400.0,
         ge=1,
         allow_inf_nan=False,
         description="Seconds for which an unpublished stage is kept after its last batch.",
     )
-    maintenance_seconds: float = Field(
+    maintenance_seconds: Annotated[float, DURATION] = Field(
         default=60.0,
         gt=0,
         allow_inf_nan=False,

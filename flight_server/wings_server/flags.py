@@ -141,7 +141,9 @@ FLAGS: dict[str, Any] = {
         None,
         "--insecure",
     ),
-    "drain_seconds": _flag(float, "Longest wait for calls in progress on a stop. Default: 10."),
+    "drain_seconds": _flag(
+        str, "Longest wait for calls in progress on a stop, like 30s. Default: 10s.", "DURATION"
+    ),
     "log_level": _flag(str, "debug, info, warning or error. Default: info."),
     "log_format": _flag(str, "console or json. Default: console on a terminal, else json."),
 }

@@ -31,6 +31,7 @@ from pydantic_settings import (
 )
 
 from wings_core.contracts.messages import keys_at
+from wings_core.durations import DURATION
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX
@@ -154,7 +155,9 @@ class Settings(BaseSettings):
     processes: int = Field(default=1, ge=1, le=64)
     flight: AddressSetting = Address("127.0.0.1", 7777)
     advertise: AddressSetting | None = None
-    node_lease_seconds: float = Field(default=10.0, ge=0.5, le=NODE_LEASE_SECONDS_MAX)
+    node_lease_seconds: Annotated[float, DURATION] = Field(
+        default=10.0, ge=0.5, le=NODE_LEASE_SECONDS_MAX
+    )
     """Time for which a vanished node stays listed; no flag."""
     http: AddressSetting = Address("127.0.0.1", 7780)
     kafka: AddressSetting | None = None
@@ -169,7 +172,7 @@ class Settings(BaseSettings):
     """Token of nodes for the metadata service and replicas, of at least 32 characters; no flag."""
     allowed_host: tuple[Annotated[str, AfterValidator(_check_host)], ...] = ()
     insecure: bool = False
-    drain_seconds: float = Field(default=10.0, ge=0, le=3600)
+    drain_seconds: Annotated[float, DURATION] = Field(default=10.0, ge=0, le=3600)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] | None = None
     limits: Limits = Limits()

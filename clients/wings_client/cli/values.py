@@ -14,6 +14,7 @@ import typer
 
 from wings_client import PartitionState, Topic
 from wings_core.arrow_types import fields_of
+from wings_core.durations import duration_in
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.partitions import JsonScalar, partition_of
 from wings_core.type_names import parse_type, type_name
@@ -105,10 +106,6 @@ def parse_offset(text: str) -> Offset:
         raise typer.BadParameter(error.message) from None
 
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(rf"([0-9]+(?:[.][0-9]+)?)({'|'.join(_UNITS_MS)})?")
-
-
 def duration(
     unit: Literal["ms", "s"], least: float = 0, most: float = math.inf
 ) -> Callable[[str], float]:
@@ -121,12 +118,11 @@ def duration(
     """
 
     def parse(text: str) -> float:
-        found = _DURATION.fullmatch(str(text))
-        if found is None:
+        value = duration_in(unit, str(text))
+        if value is None:
             raise typer.BadParameter(
                 f"{text!r:.80} is not a duration: expected a number with ms, s, m, h or d, like 30s"
             )
-        value = float(found[1]) * _UNITS_MS[found[2] or unit] / _UNITS_MS[unit]
         if not least <= value <= most:
             bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
             raise typer.BadParameter(f"{text:.80} is not {bounds} {unit}")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wings_core.contracts.messages import problem_of
+from wings_core.durations import DURATION
 from wings_core.queue.notifications import MessageKind
 
 Column = Annotated[str, Field(min_length=1, max_length=255)]
@@ -56,7 +57,7 @@ class QueueSettings(SettingsSection):
     """URL of a queue of SQS or Azure, or of a listed bucket: `s3://BUCKET/FOLDER`."""
     subscription: str | None = None
     """Subscription of Pub/Sub: `projects/PROJECT/subscriptions/NAME`."""
-    list_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    list_seconds: Annotated[float, DURATION, Field(ge=1, le=86_400)] = 60.0
     """Least time between the beginnings of two listings."""
     region: str | None = None
     endpoint: str | None = None
@@ -71,8 +72,8 @@ class QueueSettings(SettingsSection):
     """The topic's string column with the messages; absent: `body`."""
     messages: MessageKind | None = None
     """The messages' format; absent: notifications of the cloud whose queue it is, else URIs."""
-    visibility_seconds: Annotated[float, Field(ge=1, le=43_200)] = 60.0
-    wait_seconds: Annotated[float, Field(ge=0, le=20)] = 1.0
+    visibility_seconds: Annotated[float, DURATION, Field(ge=1, le=43_200)] = 60.0
+    wait_seconds: Annotated[float, DURATION, Field(ge=0, le=20)] = 1.0
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:

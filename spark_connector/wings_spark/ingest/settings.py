@@ -12,6 +12,7 @@ from wings_client.files.formats import FileFormat
 from wings_client.files.opened import NULLS, QUOTE
 from wings_client.files.parts import ChosenColumns
 from wings_core.contracts.messages import problem_of, sentence, shortened
+from wings_core.durations import DURATION
 from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
 from wings_core.queue.notifications import DedupKey, MessageKind
@@ -23,7 +24,7 @@ from wings_spark.ingest.places import Places, check_place
 from wings_spark.ingest.queue_settings import WITHOUT_PLACE, Column, QueueSettings, SettingsSection
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
-Seconds = Annotated[float, Field(gt=0, le=100 * 366 * 86_400.0)]
+Seconds = Annotated[float, DURATION, Field(gt=0, le=100 * 366 * 86_400.0)]
 Pattern = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
@@ -184,7 +185,7 @@ class LimitSettings(SettingsSection):
     split_bytes: Annotated[int, Field(ge=1)] = 32 * 1024 * 1024
     """Size above which several tasks read a file, in sections of about this size, if possible."""
     trigger_seconds: Seconds = 1.0
-    commit_timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    commit_timeout_seconds: Annotated[float, DURATION, Field(ge=1, le=86_400)] = 60.0
     """Half the time after which an owner that has not renewed its files is replaced."""
     max_delivery_attempts: Annotated[int, Field(ge=1, le=100)] = 5
     deduplication_seconds: Seconds = 7 * 86_400.0

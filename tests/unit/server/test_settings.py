@@ -45,6 +45,16 @@ def test_limits_are_merged_key_by_key(tmp_path: Path, monkeypatch: pytest.Monkey
     assert limits.http_bytes_max == Limits().http_bytes_max
 
 
+def test_durations_are_seconds_or_have_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINGS_LIMITS__OBJECT_FLUSH_SECONDS", "500ms")
+    monkeypatch.setenv("WINGS_NODE_LEASE_SECONDS", "5")
+    settings = load(None, {"drain_seconds": "1m"})
+    assert (settings.drain_seconds, settings.node_lease_seconds) == (60, 5)
+    assert settings.limits.object_flush_seconds == 0.5
+    with pytest.raises(InvalidArgument, match="--drain-seconds: "):
+        load(None, {"drain_seconds": "1 minute"})
+
+
 def test_the_constructor_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINGS_FLIGHT", "127.0.0.1:2")
     assert Settings().flight.port == 7777
