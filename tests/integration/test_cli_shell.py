@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.ipc
 import pytest
 from fix_commands import Command, Result
 
