@@ -12,9 +12,8 @@ import typer
 
 if TYPE_CHECKING:
     from wings_client import Client
-    from wings_client._transport import Transport
 
-    Read = Callable[[Client, Transport], Iterable[str]]
+    Read = Callable[[Client], Iterable[str]]
 
 SECONDS_MAX = 1.0
 """Longest wait for the server."""
@@ -24,30 +23,22 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
     """Return the topics: ids in the default namespace, full names in others."""
     from wings_client.cli.endpoint import short_name
 
-    return _found(context, incomplete, lambda of, _: (short_name(t.name) for t in of.topics()))
+    return _found(context, incomplete, lambda of: (short_name(t.name) for t in of.topics()))
 
 
 def consumers(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of the consumers, those of groups among them."""
-    from wings_core.contracts.totals import CONSUMERS_MAX, ListConsumers
-
-    body = ListConsumers(after="", limit=CONSUMERS_MAX)
-
-    def named(_: "Client", transport: "Transport") -> Iterable[str]:
-        found: Any = transport.act("list-consumers", body, repeatable=True)
-        return (each["consumer"] for each in found)
-
-    return _found(context, incomplete, named)
+    return _found(context, incomplete, lambda of: (each.consumer for each in of.consumers()))
 
 
 def consumer_groups(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of the consumer groups."""
-    return _found(context, incomplete, lambda of, _: (g.consumer for g in of.consumer_groups()))
+    return _found(context, incomplete, lambda of: (g.consumer for g in of.consumer_groups()))
 
 
 def share_groups(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of the share groups of all topics."""
-    return _found(context, incomplete, lambda of, _: sorted({g.name for g in of.share_groups()}))
+    return _found(context, incomplete, lambda of: sorted({g.name for g in of.share_groups()}))
 
 
 def columns(context: typer.Context, incomplete: str) -> list[str]:
@@ -56,7 +47,7 @@ def columns(context: typer.Context, incomplete: str) -> list[str]:
     topic = _topic(context)
     if topic is None:
         return []
-    found = _found(context, begun, lambda of, _: of.topic(topic).schema.names)
+    found = _found(context, begun, lambda of: of.topic(topic).schema.names)
     return [given + comma + name for name in found]
 
 
@@ -85,4 +76,4 @@ def _read(context: typer.Context, read: "Read") -> list[str]:
     first = endpoint if isinstance(endpoint, str) else endpoint[0]
     transport = Transport(first, SECONDS_MAX, Retry(attempts=1), current_access())
     with Client(transport) as client:
-        return list(read(client, transport))
+        return list(read(client))

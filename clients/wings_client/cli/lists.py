@@ -1,6 +1,5 @@
 """`wings consumer`, `wings namespace` and `wings node`: lists of what a server has."""
 
-
 import typer
 
 from wings_client._messages import wire_time
