@@ -14,6 +14,7 @@ BELOW = {
     "wings_client": {"wings_core"},
     "wings_spark": {"wings_core", "wings_client"},
     "pyspark_wings": {"wings_spark"},
+    "pytest_wings": {"wings_client", "wings_server"},
 }
 """The layers, and those that each may import."""
 
