@@ -9,8 +9,9 @@ from wings_client._interrupt import LOOK_SECONDS
 from wings_client._model import PartitionValue
 from wings_client._share import DELIVERY_MESSAGES
 from wings_client._share_engine import ShareEngine
-from wings_client._worker_engine import Handler, WorkerEngine, WorkerOptions
+from wings_client._worker_engine import Handler, WorkerEngine, WorkerOptions, is_async
 from wings_client._worker_model import DELAY_SECONDS_MAX, BackoffPolicy, Each, WorkerStats
+from wings_client._worker_rows import of_rows
 from wings_core.errors import InvalidArgument
 from wings_core.times import Deadline
 
@@ -158,7 +159,9 @@ class WorkerCalls(AdminCalls):
         Args:
             group: The name of an existing group; see `create_share_group`.
             topic: The topic of the group.
-            handler: Takes a `Message`, or with `each="batch"` a `Delivery`. A plain function runs
+            handler: Takes a `Message`, or with `each="batch"` a `Delivery`. Where its parameter is
+                annotated with a dataclass or a pydantic model, it takes the row as one; a row that
+                the class refuses becomes a dead letter. A plain function runs
                 on a thread, a coroutine function on an event loop: the caller's, or with `Client`
                 one of the worker's own.
             concurrency: How many calls of it run at once.
@@ -198,7 +201,7 @@ class WorkerCalls(AdminCalls):
         ticket = ticket_of(group, name_of(topic), name, partition, max_messages, "worker")
         engine = WorkerEngine(
             ShareEngine(self._transport, ticket, timeout, auto_renew),
-            handler,
+            of_rows(handler, each, is_async=is_async(handler)),
             WorkerOptions(concurrency, each, BackoffPolicy(backoff, backoff_max), prefetch, limit),
         )
         worker = Worker(engine, ticket.group, ticket.topic, name)

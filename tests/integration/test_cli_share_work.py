@@ -216,3 +216,31 @@ def test_a_command_that_hangs_loses_its_message_where_renewals_end(
         hanging.send_signal(signal.SIGTERM)
         assert b"waiting" in cast("IO[bytes]", hanging.stderr).readline()
         hanging.send_signal(signal.SIGTERM)  # Kills the command too.
+
+
+def test_a_function_of_a_module_is_a_handler(
+    server: RunningServer,
+    client: Client,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "billing_rows.py").write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass\n"
+        "class Order:\n    k: str\n    n: int\n"
+        "def bill(order: Order) -> None:\n    print(order.k, order.n, flush=True)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    status, out, err = ran(server, topic, "--python", "billing_rows:bill", "--limit", "3")
+    assert (status, sorted(out.splitlines())) == (0, ["a b 0", "a b 1", "a b 2"]), err
+    assert "3 accepted" in err
+    assert state(client, topic) == (0, 0)
+    for wrong in (
+        ("--python", "billing_rows:no"),
+        ("--python", "nothing"),
+        (),
+        ("--exec", "x", "--python", "y:z"),
+    ):
+        status, _, err = ran(server, topic, *wrong)
+        assert status == 2, err

@@ -9,12 +9,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from fix_client import NewTopic
 from forked_commands import FORKED
+from pydantic import BaseModel, Field
 from server_processes import until
 
 import wings_client
@@ -72,6 +74,39 @@ def coroutine(call: Callable[[Any], None]) -> Callable[[Any], Any]:
 
 
 both = pytest.mark.parametrize("kind", [plain, coroutine])
+
+
+@dataclass
+class Count:
+    n: int
+
+
+class Small(BaseModel):
+    n: Annotated[int, Field(lt=7)]
+
+
+@pytest.mark.parametrize("model", [Count, Small])
+@both
+def test_a_handler_takes_rows_as_the_class_of_its_annotation(
+    wings: Client, topic: Topic, kind: Any, model: Any
+) -> None:
+    """A row that the class refuses is a dead letter, with the field and the reason."""
+    seen: list[Any] = []
+
+    def note(given: Any) -> None:
+        seen.append(given)
+
+    handler = kind(note)
+    handler.__annotations__["given"] = model
+    stats = wings.worker("billing", topic, handler, limit=10).run()
+    fits = 10 if model is Count else 7
+    assert sorted(seen, key=lambda each: each.n) == [model(n=n) for n in range(fits)]
+    assert (stats.accepted, stats.rejected) == (fits, 10 - fits)
+    if model is Small:
+        reason, error, _ = letters(wings, topic)[8]
+        assert (reason, error) == ("rejected", "not a Small: n: Input should be less than 7")
+    with pytest.raises(InvalidArgument, match=model.__name__):
+        wings.worker("billing", topic, handler, each="batch")
 
 
 @both

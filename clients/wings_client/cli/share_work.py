@@ -6,11 +6,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -164,8 +167,15 @@ def work(
     topic: TopicArgument,
     *,
     command: Annotated[
-        str, typer.Option("--exec", metavar="COMMAND", help="Run by the shell for each message.")
-    ],
+        str | None,
+        typer.Option("--exec", metavar="COMMAND", help="Run by the shell for each message."),
+    ] = None,
+    function: Annotated[
+        str | None,
+        typer.Option(
+            "--python", metavar="MODULE:FUNCTION", help="Called for each message, in this process."
+        ),
+    ] = None,
     reject_status: Annotated[
         int, typer.Option(metavar="STATUS", min=1, max=255, help="Exit status that rejects.")
     ] = REJECT_STATUS,
@@ -184,15 +194,23 @@ def work(
     reason. A message stays locked while its command runs; bound that with `timeout 60 ./bill` or
     --renew.
 
+    With --python, the handler is a function of a module in this directory or an installed one, as
+    Client.worker takes it: of a Message, or by its annotation of a dataclass or a pydantic model.
+
+        $ wings share work billing orders --python billing:bill
+
     Ctrl-C or SIGTERM stops acquiring and waits for running commands; a second one kills them.
     """
+    if (command is None) == (function is None):
+        raise typer.BadParameter("give one of --exec and --python", param_hint="--exec")
     with connected(endpoint, topic, RETRY) as client:
         described = client.topic(topic)
-        commands = Commands(command, reject_status, described.name)
+        commands = Commands(command or "", reject_status, described.name)
+        handler = commands.handle if function is None else _function(function)
         arguments = {**asdict(options), **membership.arguments(described)}
         if options.auto_renew is None:
             arguments["auto_renew"] = True
-        worker = client.worker(group, described, commands.handle, **arguments)
+        worker = client.worker(group, described, handler, **arguments)
         with _ended_by_signals(worker, commands) as received:
             stats = worker.run()
     counts = counts_text(
@@ -205,6 +223,23 @@ def work(
     typer.echo(counts, err=True)
     if signal.SIGINT in received:
         raise typer.Exit(130)
+
+
+def _function(path: str) -> Callable[[Any], Any]:
+    """Return the function that a text like `module:function` names.
+
+    Raises:
+        typer.BadParameter: There is none.
+    """
+    module, _, name = path.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = attrgetter(name)(import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise typer.BadParameter(f"{path:.200}: {error}", param_hint="--python") from None
+    if not callable(found):
+        raise typer.BadParameter(f"{path:.200} is no function", param_hint="--python")
+    return found
 
 
 @contextmanager
