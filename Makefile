@@ -34,7 +34,7 @@ AZURITE := 3.37.0
 KAFKAJS := 2.2.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java kafka-javascript azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java kafka-javascript kafka-go azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -88,6 +88,13 @@ kafka-javascript: $(VENV)/.dev $(VENV)/kafka-javascript ## the test of KafkaJS, 
 
 $(VENV)/kafka-javascript: | $(BIN)/python
 	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $@.part kafkajs@$(KAFKAJS)
+	rm -rf $@ && mv $@.part $@
+
+kafka-go: $(VENV)/.dev $(VENV)/kafka-go ## tests of franz-go's own against a server, for which Go has to be there
+	$(BIN)/python -m pytest tests/integration/test_kafka_go.py
+
+$(VENV)/kafka-go: tests/integration/kafka_go/go.mod | $(BIN)/python
+	cd $(<D) && go test -c -o $(abspath $@.part)/kgo.test github.com/twmb/franz-go/pkg/kgo
 	rm -rf $@ && mv $@.part $@
 
 azurite: $(VENV)/.dev $(VENV)/azurite ## the tests of Azure's queues and blobs, for which npm has to be there
