@@ -729,9 +729,10 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(wings: Wings, top
             f"would send back 0 dead letters of {topic}-dead, those with reason = 'rejected'",
         ),
         (("topic", "delete", topic), f"would delete {full} with 10 messages"),
-        (("token", "revoke", "nobody"), "would revoke the token nobody"),
     ):
         assert wings(*arguments, "--dry-run") == (0, f"{said}\n", "")
+    unknown = wings("token", "revoke", "nobody", "--dry-run")
+    assert unknown == (1, "", "wings: there is no token 'nobody'\n")
     assert wings("share", "describe", "g", topic).out.splitlines()[-1].startswith("0 messages")
 
 

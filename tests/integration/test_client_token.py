@@ -163,6 +163,8 @@ def test_tokens_on_the_command_line(server: RunningServer, tmp_path: Path) -> No
     assert found.returncode == 0, found.stderr
     refused = wings(server, "topic", "delete", "orders", "--yes", WINGS_TOKEN=secret)
     assert refused.returncode in {1, 2}
+    said = wings(server, "token", "revoke", "alice", "--dry-run", **root)
+    assert (said.returncode, said.stdout) == (0, "would revoke the token alice\n")
     assert wings(server, "token", "revoke", "alice", **root).returncode == 0
     refused = wings(server, *arguments, WINGS_TOKEN=secret)
     assert refused.returncode == 1

@@ -21,6 +21,7 @@ from wings_client.cli.output import write_list
 from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
 from wings_core.errors import InvalidArgument
 from wings_core.security.quotas import Quotas
+from wings_core.security.tokens import no_token
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -127,6 +128,8 @@ def revoke(
 
     Asks for confirmation on a terminal.
     """
+    if dry_run and name not in [each["name"] for each in act(endpoint, "token-list", TokenList())]:
+        raise no_token(name)
     if not goes_on(f"Revoke the token {name}", yes=yes, dry_run=dry_run):
         return
     act(endpoint, "token-revoke", TokenRevoke(name=name), repeatable=False)
