@@ -445,21 +445,30 @@ def test_a_fetch_that_is_repeated_sees_what_was_committed_in_between(
     server.wait_for_waiting(0)
 
 
+@pytest.mark.parametrize(("codec", "sent"), [("gzip", 1), ("zstd", 0)])
 def test_a_batch_is_sent_on_as_it_came_and_anew_from_its_middle(
-    rdkafka: Rdkafka, new_topic_id: str
+    rdkafka: Rdkafka, new_topic_id: str, codec: str, sent: int
 ) -> None:
+    """Except of a codec that clients of the request's version do not know."""
     rdkafka.create(new_topic_id)
     values = [b"value-%d" % number for number in range(1_000)]
     for _ in range(2):
-        rdkafka.produce(new_topic_id, values, **{"compression.type": "gzip", "linger.ms": 30_000})
+        rdkafka.produce(new_topic_id, values, **{"compression.type": codec, "linger.ms": 30_000})
     with connected(rdkafka.config["bootstrap.servers"]) as connection:
-        for offset, compression in ((1_000, 1), (1_500, 0)):
+        for offset, compression in ((1_000, sent), (1_500, 0)):
             connection.send(fetch_request(new_topic_id, 20, offset=offset))
             answer = connection.receive() or b""
             found = decode(answer[answer.index(b"\xff\xff\xff\xff") + 8 :], 1 << 20)
             assert (found.head.base_offset, found.head.attributes) == (offset, compression)
             assert found.records.value.to_pylist() == values[offset - 1_000 :]
     assert [each.value() for each in rdkafka.consume(new_topic_id, 2_000)] == values + values
+
+
+def test_a_fetch_of_nothing_is_answered_at_once_however_often(rdkafka: Rdkafka) -> None:
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        for _ in range(2):
+            connection.send(head(1, 4) + struct.pack(">iiiibi", -1, 250_000, 1, 1 << 20, 0, 0))
+            assert connection.receive()
 
 
 def test_no_partition_starves_however_small_the_response(

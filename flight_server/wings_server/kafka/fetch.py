@@ -40,6 +40,9 @@ from wings_server.waiting import WaitingCall
 TOPIC_IDS_FROM = 13
 """Version from which topics are named by their ids."""
 
+ZSTD_FROM = 10
+"""Version from which clients know batches that are compressed by Zstandard."""
+
 WAIT_SECONDS_MAX = 300.0
 
 WAIT_BYTES_MAX = MIB
@@ -130,7 +133,8 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
             self._take_kept(entry)
         answer = super().advance()
         is_failed = any(entry.error is not None for entry in self._entries)
-        self.nothing = answer if self.is_empty and not is_failed else None
+        is_vain = self.is_empty and bool(self._reads) and not is_failed
+        self.nothing = answer if is_vain else None
         return answer
 
     def ended(self) -> bytes:
@@ -194,7 +198,8 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
         if not state.log_start_offset <= cursor.offset < state.next_offset:
             return
         cursor.log_start, cursor.log_end = state.log_start_offset, state.next_offset
-        while batch is not None:
+        takes_zstd = self._head.version >= ZSTD_FROM
+        while batch is not None and (takes_zstd or not batch.is_zstd):
             if entry.bytes + len(batch.data) > entry.bytes_max(share):
                 if entry.batches:
                     entry.pause(cursor.offset, share)
@@ -361,6 +366,12 @@ class Fetches:
     async def _read(self, work: Callable[[], Result]) -> Result:
         async with self._service.wire.answering():
             return await self._service.read(work)
+
+    def forget(self) -> None:
+        """End a kept fetch that was not asked for again in `KEPT_SECONDS`."""
+        if self._kept is not None and time.monotonic() >= self._kept.until:
+            self._kept.held.close()
+            self._kept = None
 
     def close(self) -> None:
         """End the fetch that is under way or kept, as its client has gone; no more is kept."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from wings_core.limits import MIB
 from wings_core.partitions import Partition
-from wings_server.kafka.record_types import placed_at
+from wings_server.kafka.record_types import ZSTD, compression_of, placed_at
 
 KEPT_BYTES_MAX = 32 * MIB
 """Most bytes of all batches; the oldest are dropped."""
@@ -35,6 +35,11 @@ class KeptBatch(NamedTuple):
 
     data: bytes
     rows: int
+
+    @property
+    def is_zstd(self) -> bool:
+        """Whether its records are compressed by Zstandard, which not all clients know."""
+        return compression_of(self.data) == ZSTD
 
 
 class KeptBatches:

@@ -23,6 +23,9 @@ HEADERS = pa.list_(HEADER)
 _PLACE = struct.Struct(">qii")
 """The fields of the head that a server sets, offset and leader epoch, and the length in between."""
 
+COMPRESSION, ZSTD = 0x07, 4
+"""The bits of the attributes that tell how records are compressed, and one of their values."""
+
 Column = Any
 """A binary array of Arrow, or one of lists, of which its stubs know too little."""
 
@@ -61,6 +64,11 @@ class Records(NamedTuple):
     """Lists of type `HEADERS`."""
     timestamps: Ints
     """Milliseconds since the epoch; -1 for none."""
+
+
+def compression_of(data: bytes) -> int:
+    """Return how the records of a batch are compressed; 0: not at all."""
+    return HEAD.unpack_from(data)[5] & COMPRESSION
 
 
 def placed_at(offset: int, data: bytes) -> bytes:

@@ -21,11 +21,13 @@ from kio.schema.errors import ErrorCode
 from wings_server.kafka import large_records, small_records
 from wings_server.kafka.errors import KafkaError
 from wings_server.kafka.record_types import (
+    COMPRESSION,
     HEAD,
     HEAD_BYTES,
     HEADERS,
     LENGTH_FROM,
     UNCHECKED_HEAD,
+    ZSTD,
     Column,
     Head,
     Ints,
@@ -51,7 +53,7 @@ RECORD_BYTES_MORE = 14
 TIMESTAMP_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, which all readers of a topic can print."""
 
-_COMPRESSION, _LOG_APPEND_TIME, _CONTROL = 0x07, 0x08, 0x20
+_LOG_APPEND_TIME, _CONTROL = 0x08, 0x20
 _BASE_OFFSET = struct.Struct(">q")
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
@@ -85,8 +87,8 @@ def decode(
     """
     head = _head(data)
     body = memoryview(data)[HEAD_BYTES:]
-    if head.attributes & _COMPRESSION:
-        body = _unfold(head.attributes & _COMPRESSION, body, unfolded_bytes_max, take)
+    if head.attributes & COMPRESSION:
+        body = _unfold(head.attributes & COMPRESSION, body, unfolded_bytes_max, take)
     if head.record_count * RECORD_BYTES_MIN > len(body):
         raise KafkaError(ErrorCode.invalid_record, "a batch states more records than it can hold")
     codec = large_records if head.record_count >= LARGE_RECORDS_MIN else small_records
@@ -234,7 +236,7 @@ _UNFOLD: Mapping[int, Callable[[Any, Any], int]] = {
     1: cramjam.gzip.decompress_into,
     2: _snappy,
     3: cramjam.lz4.decompress_into,
-    4: cramjam.zstd.decompress_into,
+    ZSTD: cramjam.zstd.decompress_into,
 }
 
 

@@ -286,12 +286,14 @@ class Session:
         self._look_at_token()
 
     def _look_at_token(self) -> None:
-        """Close the connection once its token is revoked or has expired."""
+        """Close the connection once its token is revoked or has expired; each second."""
         try:
             self._checked()
         except WingsError as error:
             self._close(error.message)
         else:
+            if self._fetches is not None:
+                self._fetches.forget()
             self._timer = self._loop.call_later(TOKEN_LOOK_SECONDS, self._look_at_token)
 
     async def _answer(self, principal: Principal, request: Request) -> bytes:
