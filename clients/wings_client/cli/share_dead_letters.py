@@ -138,7 +138,11 @@ def redrive(
     """
     with connected(endpoint, dlq_topic) as client:
         # Only looked up to be shown: to redrive needs no right to read them.
-        count = f"{messages_in(client.partitions(dlq_topic)):,}" if dry_run else "the"
+        count = "the"
+        if dry_run:
+            letters = client.scan(dlq_topic, columns=["source_topic"], filter=predicate)
+            found = sum(batch.num_rows for batch in letters)
+            count = f"at most {min(found, max_messages or found):,}"
         which = "" if predicate is None else f", those with {predicate}"
         question = f"Send back {count} dead letters of {dlq_topic}{which}"
         if not goes_on(question, yes=yes, dry_run=dry_run):
