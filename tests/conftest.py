@@ -4,7 +4,6 @@ import gc
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, cast
 os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # There is but Trio's, which imports all of it.
 
 import pytest
-from forked_commands import POPEN, Forker, ForkingPopen
+from forked_commands import POPEN, ForkingPopen
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from property_examples import QUICK, THOROUGH
@@ -90,24 +89,19 @@ def _have_temporary_files_in_memory(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionstart(session: pytest.Session) -> Generator[None]:
-    """Fork the processes that share the tests from one that has collected them."""
-    if session.config.option.numprocesses and sys.platform == "linux":
-        arguments = [str(each) for each in session.config.invocation_params.args]
-        ForkingPopen.tests = Forker(collecting=arguments)
+    """Fork the processes that share the tests from one that has imported the most of all."""
+    if session.config.option.numprocesses:
         subprocess.Popen = cast("type[subprocess.Popen[str]]", ForkingPopen)
     try:
         yield
-    except ChildProcessError as error:
-        raise pytest.UsageError(str(error)) from None
     finally:
         subprocess.Popen = POPEN
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove what a run had in memory."""
-    for each in (ForkingPopen.tests, ForkingPopen.forker):
-        if each is not None:
-            each.end()
+    if ForkingPopen.forker is not None:
+        ForkingPopen.forker.end()
     if (directory := config.stash.get(_directory, None)) is not None:
         shutil.rmtree(directory, ignore_errors=True)
         os.environ.pop("TMPDIR", None)

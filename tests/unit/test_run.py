@@ -53,6 +53,18 @@ def test_a_worker_that_dies_in_a_test_fails_the_run_at_once_and_names_the_test(
     assert "replacing crashed worker" not in ended.stdout
 
 
+def test_workers_import_the_tests_in_orders_of_their_own(tmp_path: Path) -> None:
+    program = """
+import os, sys
+
+assert ("test_other" in sys.modules) == (os.environ["PYTEST_XDIST_WORKER"] == "gw0")
+
+def test_that_passes(): pass
+"""
+    ended = run_tests(tmp_path, program, "--numprocesses=2")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 def test_a_worker_that_dies_after_its_last_test_fails_the_run(tmp_path: Path) -> None:
     program = """
 import os, pytest
