@@ -27,9 +27,11 @@ pytestmark = [
 
 OPENS = {
     "consumer",
+    "dead_letters",
     "follow",
     "gather",
     "producer",
+    "read",
     "read_ticket",
     "scan",
     "share_consumer",

@@ -33,12 +33,15 @@ Profile = dict[str, str]
 
 
 def profiles() -> dict[str, Profile]:
-    """Return all profiles by name; none where there is no file.
+    """Return all profiles by name; none where there is no file, or no home directory.
 
     Raises:
         InvalidArgument: The file cannot be read, or has an unknown key.
     """
-    path = configuration_file()
+    try:
+        path = configuration_file()
+    except RuntimeError:
+        return {}
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
