@@ -38,8 +38,10 @@ def _is_for_another(context: typer.Context, name: str) -> bool:
     """Return whether a profile's file would be used at an endpoint that was given otherwise."""
     file, endpoint = map(context.get_parameter_source, (name, "endpoint"))
     assert file is not None
+    if file.name != "DEFAULT_MAP":  # Given, and so perhaps before the endpoint is known.
+        return False
     assert endpoint is not None
-    return file.name == "DEFAULT_MAP" and endpoint.name in {"COMMANDLINE", "ENVIRONMENT"}
+    return endpoint.name in {"COMMANDLINE", "ENVIRONMENT"}
 
 
 def _use_profile(context: typer.Context, value: str | None) -> None:
