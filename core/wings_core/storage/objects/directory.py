@@ -149,8 +149,8 @@ class DirectoryObjects:
             try:
                 make_directory(path.parent)
                 return self._files.create(path)
-            except FileNotFoundError:
-                continue  # A concurrent delete removed the directory, which it left empty.
+            except (FileNotFoundError, FileExistsError):
+                continue  # A concurrent delete removed a directory, which it left empty.
         return self._files.create(path)
 
     def _delete_empty(self, folder: Path) -> None:
