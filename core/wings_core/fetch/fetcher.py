@@ -481,6 +481,7 @@ class Fetcher(TimeOffsets):
     def _fail_page(self, read: Read, failed: PageFailed) -> None:
         """Have a page looked for again, or end the read of the partitions that stand at it."""
         self._lookups.discard(read.topic)
+        read.note()  # Or another look made since its beginning would do, with the page's old place.
         for cursor in failed.cursors:
             if isinstance(failed.error, SchemaMismatch) or not self._is_elsewhere(
                 read, cursor, failed

@@ -4,28 +4,34 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from fix_metadata import Clock, RemoteOverSqlite
 from waiting import until
 
 from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.errors import ResourceExhausted, StorageCorrupt, Unavailable
+from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import Cancel, Read
+from wings_core.fetch.state import FetchState
 from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import SMALL_ROWS_MAX, Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.maintain import drain
+from wings_core.metadata.remote import RemoteMetadata
 from wings_core.model import Location, PageAddress, PageFormat, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import EncodedPage
+from wings_core.times import Deadline, now_us
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 LIMITS = Limits(maintenance_seconds=1e6)
@@ -253,6 +259,35 @@ def test_a_reader_that_located_pages_before_a_drain_reads_on(log: Log) -> None:
     with pytest.raises(StorageCorrupt) as gone:
         list(read_pages(log.store, topic, old, Wanted()))
     assert gone.value.facts["missing"] is True  # At which a reader looks again.
+
+
+def test_a_node_looks_again_for_pages_that_another_has_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "DRAIN_SECONDS", NEVER)
+    monkeypatch.setattr(drain, "IDLE_SECONDS", NEVER)
+    with ExitStack() as opened:
+        service = RemoteOverSqlite(tmp_path / "metadata.sqlite", Clock(now_us()))
+        opened.callback(service.close)
+
+        def node() -> Log:
+            pages = opened.enter_context(DataDirectory.open(tmp_path / "data", "pages"))
+            metadata = RemoteMetadata(str(service.service.address))
+            log = Log.open(OneDirectory(pages, metadata), LIMITS)
+            opened.callback(log.close)
+            return log
+
+        writer, reader = node(), node()
+        topic = topic_of(writer)
+        push(writer, topic, 7)
+        read = Read.of(topic, [PartitionCursor(UNPARTITIONED, 0)])
+        # What another reader of the node found since serves this one too.
+        assert formats(reader, topic) == [PageFormat.INLINE]
+        reader.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
+        assert drained(writer)
+        state = FetchState(Deadline.after(30.0), 1, 1)
+        (chunk,) = reader.fetcher.read(read, state, Cancel())
+        assert chunk.batch.column(1).to_pylist() == [7]
 
 
 def damage(log: Log, tmp_path: Path, folio: str, statement: str, *values: bytes) -> None:
