@@ -125,6 +125,8 @@ class Server:
             self.log = started.enter_context(closing(log))
             log.tls = self.tls
             metrics.observe(log)
+            started.callback(log.history.close)
+            log.history.start()
             if traces.is_wanted("metrics"):
                 from wings_server.otlp_metrics import OtlpMetrics
 

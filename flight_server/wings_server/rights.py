@@ -21,7 +21,7 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.consumer_groups import GroupHeartbeat
 from wings_core.contracts.share import AlterGroup, CreateGroup, ListGroups, Redrive
-from wings_core.contracts.totals import ConsumerLag
+from wings_core.contracts.totals import ConsumerLag, HistoryBody
 from wings_core.errors import PermissionDenied
 from wings_core.log import Log
 from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, TopicName
@@ -76,7 +76,7 @@ def _somewhere(_: Log, __: Any) -> list[str]:
     return [SOMEWHERE]
 
 
-def _consumed(_: Log, body: GetOffsets | ConsumerLag) -> list[str]:
+def _consumed(_: Log, body: GetOffsets | ConsumerLag | HistoryBody) -> list[str]:
     return [SOMEWHERE if body.topic is None else str(TopicName.parse(body.topic))]
 
 
@@ -247,6 +247,7 @@ ACTION_RULES: Mapping[str, Rule] = {
     "group-reset": Rule(_READ, _topic),
     "tier-states": Rule(_READ, _topic),
     "topic-totals": Rule(_READ, _somewhere),
+    "history": Rule(_READ, _consumed),
     "health": Rule(DATA_RIGHTS, _nothing),
     "traffic": Rule(_READ, _somewhere),
     "list-consumers": Rule(_READ, _somewhere),

@@ -14,6 +14,7 @@ from wings_core.share.replica.copies import HoldsCopies, ReplicaCopies
 from wings_core.sql import Sql
 from wings_core.tables import Catalog, Tables
 from wings_server.group_node import GroupNode
+from wings_server.history import History
 from wings_server.log_standing import Standings
 from wings_server.tls import Tls
 
@@ -37,6 +38,7 @@ class ServedLog(Log):
         consumer_groups: Runs consumer groups, once this process is served; None before.
         tls: The certificate of the listeners that serve it; None without TLS.
         standings: Reads the state of topics, consumers and groups for overviews.
+        history: Samples of the last hour, once started.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ServedLog(Log):
         self.backups = Backups(metadata, holds, parts.storage.places, self.reclaimer.wake, scratch)
         self.sql = Sql(self)
         self.standings = Standings(self)
+        self.history = History(self, self.standings)
 
     def close(self) -> None:
         """End backups and SQL, then close the log; readers must have ended."""

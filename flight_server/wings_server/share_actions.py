@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from wings_core.contracts.share import (
@@ -26,6 +27,7 @@ from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
 from wings_core.share.coordinator.coordinator import Coordinator
+from wings_core.share.counts import GroupCounts
 from wings_core.share.model import Acknowledgement, AcquireRequest, Leased
 from wings_core.share.progress import oldest_unfinished
 from wings_server.action import Actions, Json
@@ -83,12 +85,17 @@ def describe_share_group(log: Log, body: GroupBody) -> Json:
 
 @SHARE_ACTIONS.add("share-members", GroupBody)
 def members_of_group(log: Log, body: GroupBody) -> Json:
-    """Return who holds what of a share group, since when, and its oldest unfinished message."""
+    """Return who holds what of a share group, since when, and its oldest unfinished message.
+
+    `counts` are of messages delivered and finished at this process, since its start.
+    """
     group = log.shares.find(TopicName.parse(body.topic), body.group)
     states = log.shares.coordinator.positions.describe(group)
     oldest = oldest_unfinished(log.registry, group, states)
     now_us = int(time.time() * 1_000_000)
-    return describe_members(group, states, log.shares.coordinator.held(group), oldest, now_us)
+    held = log.shares.coordinator.held(group)
+    counts = log.shares.counts.get((str(group.topic.name), group.name), GroupCounts())
+    return {**describe_members(group, states, held, oldest, now_us), "counts": asdict(counts)}
 
 
 @SHARE_ACTIONS.add("share-delete", GroupBody)

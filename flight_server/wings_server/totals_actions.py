@@ -10,6 +10,7 @@ from wings_core.contracts.consumer_groups import ListConsumerGroups
 from wings_core.contracts.shards import describe_counts
 from wings_core.contracts.totals import (
     ConsumerLag,
+    HistoryBody,
     ListConsumers,
     ShardSources,
     TopicLag,
@@ -25,10 +26,12 @@ from wings_core.log import Log
 from wings_core.model import CommittedOffset, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
-from wings_core.security.principal import CALLER
+from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
 from wings_server.action import Actions, Json
+from wings_server.history import Series
 from wings_server.rights import may_write_source
+from wings_server.served_log import ServedLog
 
 TOTALS_ACTIONS = Actions()
 
@@ -66,6 +69,36 @@ def traffic(log: Log, body: TrafficBody) -> Json:
     ]
     counts = describe_traffic(log.traffic.all()) if caller.is_operator else _sum(topics)
     return {**counts, "topics_counted": len(topics), "topics": topics[: body.limit]}
+
+
+@TOTALS_ACTIONS.add("history", HistoryBody)
+def history(log: ServedLog, body: HistoryBody) -> Json:
+    """Return this process's samples of the last hour: traffic, or the lag of a group or consumer.
+
+    Each is a list of numbers with the names in `columns`; `at` is in milliseconds since the epoch.
+    """
+    caller, found = CALLER.get(), log.history
+    topic = None if body.topic is None else str(TopicName.parse(body.topic))
+    samples: list[list[int]] = []
+    if body.consumer is not None:
+        kind, lags = "consumer", dict[int, int]()
+        for name in found.topics_of(body.consumer):
+            if caller.may(Right.READ, name):
+                for at, lag in found.samples(Series(kind, name, body.consumer)):
+                    lags[at] = lags.get(at, 0) + lag
+        samples = [[at, lags[at]] for at in sorted(lags)]
+    elif body.group is not None and topic is not None:
+        authorize(caller, Right.SHARE, topic)
+        kind = "group"
+        samples = found.samples(Series(kind, topic, body.group))
+    elif topic is not None:
+        kind = "topic"
+        samples = found.samples(Series(kind, topic))
+    else:
+        kind = "traffic"
+        if caller.is_operator:  # The others see sums of what they may read.
+            samples = found.samples(Series(kind))
+    return {"columns": found.columns(kind), "samples": samples}
 
 
 def _sum(topics: list[dict[str, Any]]) -> dict[str, Any]:

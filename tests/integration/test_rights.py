@@ -44,6 +44,7 @@ BODIES: dict[str, tuple[str, Json]] = {
     "group-reset": ("read", {"consumer": "c", "topic": MINE, "to": "latest"}),
     "tier-states": ("read", {"topic": MINE}),
     "consumer-lag": ("read", {"consumer": "c", "topic": MINE}),
+    "history": ("read", {"topic": MINE}),
     "stage-publish": ("write", {"writer": MINE, "batch": 0, "stages": []}),
     "transaction-begin": ("write", {"writer": f"begins {MINE}"}),
     "stage-abort": ("write", {"writer": MINE, "stages": []}),

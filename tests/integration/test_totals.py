@@ -1,5 +1,6 @@
 """Sums for overviews: totals of topics, traffic, the lag of consumers, parts of lists."""
 
+import itertools
 import json
 import re
 import tempfile
@@ -21,6 +22,8 @@ from wings_core.partitions import Partition
 from wings_core.storage.disk import free_bytes
 from wings_core.times import format_timestamp, now_us
 from wings_server.health_action import LAG_MIN
+from wings_server.history import SAMPLES_MAX, History, Series
+from wings_server.log_standing import Standings
 from wings_server.testing import RunningServer, running_server
 
 
@@ -96,6 +99,39 @@ def test_consumers_are_listed_with_their_lag(http: httpx.Client, new_topic_id: s
     )
     (most,) = lags["partitions"]
     assert (most["partition"], most["lag"], most["next_offset"]) == ("b", 2, 3)
+
+
+def test_an_hour_of_samples_is_kept_of_topics_consumers_and_groups(
+    http: httpx.Client, server: RunningServer, new_topic_id: str
+) -> None:
+    topic = create_topic(http, new_topic_id, ["n: int64", "k: string"])["topic"]
+    act(http, "share-create", group="g", topic=topic, config={"start": "earliest"})
+    consumer = f"reader-{new_topic_id}"
+    act(http, "commit-offsets", consumer=consumer, offsets=[{"topic": topic, "offset": 0}])
+    ahead = itertools.count(step=10)
+    history = History(server.server.log, Standings(server.server.log), lambda: next(ahead))
+    for _ in range(2):
+        push(http, {"topic": new_topic_id, "data": rows("a", "b", "c")})
+        history.look()
+    (kept, server.server.log.history) = (server.server.log.history, history)
+    try:
+        found: dict[str, list[Any]] = act(http, "history", topic=topic)
+        assert found["columns"] == ["at", "rows_in", "bytes_in", "rows_out", "bytes_out"]
+        assert [each[1] for each in found["samples"]] == [3, 6]
+        found = act(http, "history", topic=topic, group="g")
+        assert found["columns"][:3] == ["at", "lag", "in_flight"]
+        assert [each[1] for each in found["samples"]] == [3]  # The second look came too soon.
+        found = act(http, "history", consumer=consumer)
+        assert [each[1] for each in found["samples"]] == [3]
+        assert len(act(http, "history")["samples"]) == 2
+        assert act(http, "history", consumer="nobody")["samples"] == []
+        for _ in range(2 * SAMPLES_MAX):
+            history.look()
+        assert len(history.samples(Series("topic", topic))) == SAMPLES_MAX
+    finally:
+        server.server.log.history = kept
+    answer = http.post("/v1/actions/history", json={"group": "g"})
+    assert answer.status_code == 400
 
 
 def test_health_lists_what_needs_a_person(new_topic_id: str, command: Command) -> None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from wings_core.contracts.actions import ActionBody, Limit, Part
-from wings_core.contracts.messages import Identifier
+from wings_core.contracts.messages import Identifier, problem_of
 from wings_core.model import CommittedOffset, TopicState
 from wings_core.partitions import partition_value
 from wings_core.times import format_timestamp
@@ -37,6 +37,24 @@ class TrafficBody(ActionBody):
 
     limit: Annotated[int, Field(ge=1, le=TOPICS_MAX)] = 20
     """Most topics listed: those most recently pushed to or read."""
+
+
+class HistoryBody(ActionBody):
+    """The body of `history`: nothing for all topics, or one of the keys."""
+
+    topic: str | None = None
+    group: Identifier | None = None
+    """A share group of the topic."""
+    consumer: Identifier | None = None
+    """A named consumer, in all topics that the caller may read."""
+
+    @model_validator(mode="after")
+    def _check_subject(self) -> Self:
+        if self.group is not None and self.topic is None:
+            raise problem_of("key 'group' needs key 'topic'")
+        if self.consumer is not None and self.topic is not None:
+            raise problem_of("give one of the keys 'topic' and 'consumer'")
+        return self
 
 
 class HealthBody(ActionBody):

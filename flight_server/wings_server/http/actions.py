@@ -22,7 +22,7 @@ PATH = "/v1/actions/{name}"
 
 _READING = frozenset(
     {
-        "consumer-lag", "describe-topic", "get-offsets", "group-describe", "group-list",
+        "consumer-lag", "describe-topic", "get-offsets", "group-describe", "group-list", "history",
         "list-consumers", "list-namespaces",
         "list-nodes", "list-topics", "offset-for-timestamp", "partition-states", "shard-count",
         "shard-get", "shard-list", "shard-sources", "share-describe", "share-list", "share-members",

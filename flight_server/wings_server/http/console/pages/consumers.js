@@ -9,6 +9,7 @@ import { ErrorPlace, head, search } from "../lists.js";
 import { empty } from "../notices.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
+import { history } from "../traffic.js";
 
 const SHOWN_MAX = 500;
 
@@ -99,6 +100,7 @@ async function one(main, name, signal) {
       panel("Lag", null, h("div", { class: "body" }, chart.element)),
       panel("Members", null, members.whole)),
     panel("Partitions with most lag", null, table.whole));
+  void history({ consumer: name }, [], signal).then((past) => chart.past(past.map((each) => [each.at, [each.lag]])), () => {});
   await poll(async () => {
     const found = await act("consumer-lag", { consumer: name, limit: 200 }, { signal });
     const group = await described(name, signal);

@@ -1,13 +1,14 @@
 // One share group: its lag, who holds what since when, and its dead letters.
 
 import { act, poll } from "../api.js";
-import { Chart, Tiles } from "../chart.js";
+import { Chart, Rates, Tiles } from "../chart.js";
 import { fill, h, panel } from "../dom.js";
-import { ago, count, duration, json, moment, partition, short, shortName } from "../format.js";
+import { ago, count, duration, json, moment, partition, perSecond, short, shortName } from "../format.js";
 import { ErrorPlace, head } from "../lists.js";
 import { empty } from "../notices.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
+import { history } from "../traffic.js";
 import { deadLetters } from "./dead_letters.js";
 
 export async function render(main, found, signal) {
@@ -20,17 +21,24 @@ export async function render(main, found, signal) {
     return;
   }
   const errors = new ErrorPlace();
-  const tiles = new Tiles([["Lag", "lag"], ["Held", "held"], ["Members", "members"], ["Oldest unfinished", "oldest"]]);
+  const tiles = new Tiles([["Lag", "lag"], ["Held", "held"], ["Members", "members"], ["Oldest unfinished", "oldest"], ["Done", "done"], ["Failed", "failed"]]);
   const chart = new Chart("Messages of this group", ["unfinished", "held"], short);
+  const done = new Chart("Messages finished a second", ["done", "failed", "delivered again"], perSecond);
+  const rates = new Rates();
   const members = membersTable();
   const holds = holdsTable(topic);
   main.append(errors.element, tiles.element,
     h("div", { class: "grid" },
       panel("Lag", null, h("div", { class: "body" }, chart.element)),
-      panel("Members", null, members.whole)),
+      panel("Finished", null, h("div", { class: "body" }, done.element))),
+    panel("Members", null, members.whole),
     panel("Who holds what", null, holds.whole),
     deadLetters(group, signal),
     panel("Settings", null, h("div", { class: "body" }, settings(group.config))));
+  void history({ topic, group: name }, ["accepted", "redelivered", "dead_lettered"], signal).then((past) => {
+    chart.past(past.map((each) => [each.at, [each.lag, each.in_flight]]));
+    done.past(past.map((each) => [each.at, [each.accepted, each.dead_lettered, each.redelivered]]));
+  }, () => {});
   await poll(async () => {
     const known = await act("share-members", { topic, group: name }, { signal });
     errors.clear();
@@ -39,6 +47,10 @@ export async function render(main, found, signal) {
     tiles.set("members", count(known.members.length));
     tiles.set("oldest", known.oldest ? duration(known.oldest.age_ms) : "none", known.oldest ? `offset ${count(known.oldest.offset)}` : "");
     chart.push(Date.now(), [known.lag, known.in_flight]);
+    const [accepted, failed, again] = ["accepted", "dead_lettered", "redelivered"].map((each) => rates.of(each, known.counts[each], Date.now()));
+    done.push(Date.now(), [accepted, failed, again]);
+    tiles.set("done", perSecond(accepted), `${count(known.counts.accepted)} since the start`);
+    tiles.set("failed", perSecond(failed), `${count(known.counts.dead_lettered)} since the start`);
     members.rows = known.members;
     holds.rows = known.holds;
   }, { interval: 1_500, signal, onError: (error) => errors.show(error) });

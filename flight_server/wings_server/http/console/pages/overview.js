@@ -8,7 +8,7 @@ import { ErrorPlace, head } from "../lists.js";
 import { empty, notice } from "../notices.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
-import { ratesOf } from "../traffic.js";
+import { ratesOf, trafficPast } from "../traffic.js";
 
 const BUSIEST = 12;
 
@@ -17,7 +17,7 @@ export async function render(main, _, signal) {
   const rates = new Rates();
   const tiles = new Tiles([["Rows in", "rowsIn"], ["Bytes in", "bytesIn"], ["Rows out", "rowsOut"], ["Bytes out", "bytesOut"], ["Topics with traffic", "topics"]]);
   const rows = new Chart("Rows a second", ["in", "out"], perSecond);
-  const sizes = new Chart("Bytes a second", ["in", "out"], bytesPerSecond);
+  const sizes = new Chart("Bytes a second", ["in", "out"], bytesPerSecond, 2);
   const table = new Table([
     { label: "Topic", text: (row) => shortName(row.topic), node: (row) => h("a", { href: route("topic", [row.topic]) }, shortName(row.topic)) },
     { label: "Rows in", right: true, text: (row) => perSecond(row.rowsIn) },
@@ -32,6 +32,7 @@ export async function render(main, _, signal) {
       panel("Rows", null, h("div", { class: "body" }, rows.element)),
       panel("Bytes", null, h("div", { class: "body" }, sizes.element))),
     panel("Topics with traffic lately", h("a", { href: route("topics") }, "All topics"), table.whole));
+  void trafficPast(rows, sizes, {}, signal);
   void poll(async () => showNeeds(needs, await call("GET", "/v1/health", undefined, { signal })), { interval: 10_000, signal, onError: () => fill(needs) });
   await poll(async () => {
     const traffic = await act("traffic", { limit: BUSIEST }, { signal });

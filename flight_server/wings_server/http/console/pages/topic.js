@@ -8,7 +8,7 @@ import { ErrorPlace, head } from "../lists.js";
 import { empty } from "../notices.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
-import { ratesOf } from "../traffic.js";
+import { ratesOf, trafficPast } from "../traffic.js";
 import { partitions } from "./partitions.js";
 import { tail } from "./tail.js";
 import { retention } from "./topics.js";
@@ -26,7 +26,8 @@ export async function render(main, found, signal) {
   const tabs = h("nav", { class: "tabs", "aria-label": "Of this topic" }, TABS.map(([id, label]) =>
     h("a", { href: route("topic", [name, id]), "aria-current": id === tab ? "page" : null }, label)));
   const body = h("div", {});
-  main.append(h("p", { class: "soft mono" }, name), errors.element, figures.tiles.element, tabs, body);
+  main.append(h("p", { class: "soft mono" }, name), errors.element, figures.tiles.element, figures.charts, tabs, body);
+  void trafficPast(figures.rowsChart, figures.bytesChart, { topic: name }, signal);
   const begun = SHOWN[tab]?.(body, topic, { found, signal, figures });
   void poll(async () => {
     const [totals] = await act("topic-totals", { topics: [name], tiers: tab === "settings" }, { signal });
@@ -49,7 +50,10 @@ class Figures {
   rates = new Rates();
   tiles = new Tiles([["Rows", "rows"], ["Stored", "bytes"], ["Partitions", "partitions"], ["In", "in"], ["Out", "out"], ["Last message", "last"]]);
   rowsChart = new Chart("Rows a second", ["in", "out"], perSecond);
-  bytesChart = new Chart("Bytes a second", ["in", "out"], bytesPerSecond);
+  bytesChart = new Chart("Bytes a second", ["in", "out"], bytesPerSecond, 2);
+  charts = h("div", { class: "grid" },
+    panel("Rows", null, h("div", { class: "body" }, this.rowsChart.element)),
+    panel("Bytes", null, h("div", { class: "body" }, this.bytesChart.element)));
   listeners = [];
 
   add(totals) {
@@ -102,10 +106,7 @@ function settings(body, topic, { figures }) {
     panel("Settings", null, h("div", { class: "body" },
       h("dl", { class: "facts" }, facts.map(([label, value]) => [h("dt", {}, label), h("dd", {}, String(value))])),
       h("details", {}, h("summary", {}, "As JSON"), h("pre", {}, json(config, 2))))),
-    h("div", { class: "grid" },
-      panel("Tiers", null, tiers.whole),
-      panel("Rows", null, h("div", { class: "body" }, figures.rowsChart.element)),
-      panel("Bytes", null, h("div", { class: "body" }, figures.bytesChart.element)))));
+    panel("Tiers", null, tiers.whole)));
 }
 
 async function groups(body, topic, { signal }) {
