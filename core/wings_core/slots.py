@@ -5,6 +5,7 @@ and stays short however many partitions a topic has.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from wings_core.partitions import UNPARTITIONED, Partition
 
@@ -13,6 +14,10 @@ SLOTS = 256
 
 SLOTS_MAX = 10_000
 """Most slots, and numbered partitions, of a topic with numbered partitions."""
+
+HASHED_MAX = 65_536
+"""Partitions whose slot is remembered: each chunk of a read of slots names it for each of its
+partitions."""
 
 Slots = int
 """A set of slots as a bit mask: bit n is slot n."""
@@ -26,8 +31,11 @@ def slot_of(partition: Partition, *, numbered: bool = False) -> int:
     """
     if numbered:
         return int(partition)
-    if partition == UNPARTITIONED:
-        return 0
+    return 0 if partition == UNPARTITIONED else _hashed(partition)
+
+
+@lru_cache(HASHED_MAX)
+def _hashed(partition: Partition) -> int:
     from xxhash import xxh3_64_intdigest  # A client alone has none, and takes slots as given.
 
     return xxh3_64_intdigest(partition.encode()) % SLOTS

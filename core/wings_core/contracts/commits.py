@@ -83,13 +83,17 @@ class CommitOffsets(FencedOffsets, ActionBody):
     def parse(cls, raw: bytes, error: type[InvalidArgument], what: str) -> Self:
         """Parse a body; see `Message.parse`."""
         head = _HEAD.match(raw, 0, JSON_BYTES_MAX)
-        if head is not None and len(raw) <= JSON_BYTES_MAX:
+        tail = _TAIL.fullmatch(raw, raw.rfind(b"}]"))
+        if head is not None and tail is not None and len(raw) <= JSON_BYTES_MAX:
             between = b'}, {"topic": %s, "partition": ' % head[2]
-            values = raw[head.end() : -len("}]}")].replace(between, b",")
+            values = raw[head.end() : tail.start()].replace(between, b",")
             try:
                 consumer, topic = head[1].decode(), head[2].decode()
                 found = cast("list[Any]", from_json(b"[%s]" % values.replace(_OFFSET, b",")))
                 usual = cls._usual(consumer[1:-1], topic[1:-1], found[::2], found[1::2])
+                if usual is not None and tail[1] is not None:
+                    member = {"member": tail[1].decode(), "member_epoch": int(tail[2])}
+                    usual = usual.model_copy(update=member)
             except ValueError:
                 usual = None  # The models report the problem.
             if usual is not None and usual.to_bytes() == raw:
@@ -149,6 +153,12 @@ _HEAD = re.compile(
     rb'\{"consumer": ("[^"\\]+"), "offsets": \[\{"topic": ("[^"\\]+"), "partition": '
 )
 """Pattern of the beginning of the usual text."""
+
+_TAIL = re.compile(
+    rb'\}\](?:, "member": "([^"\\]{1,%d})", "member_epoch": ([1-9][0-9]{0,17}))?\}'
+    % IDENTIFIER_CHARACTERS_MAX
+)
+"""Pattern of the end of the usual text."""
 
 _OFFSET = b', "offset": '
 """Separator of the usual text. No JSON string contains it, since it has quotes."""

@@ -70,14 +70,30 @@ def _outcome(read: Callable[[bytes], CommitOffsets], raw: bytes) -> object:
         return error.message
     topics, partitions, numbers, text = body.offsets
     kinds = [type(value) for value in (*partitions, *numbers)]
-    return body.consumer, topics, partitions, numbers, kinds, json.loads(text)
+    return body.consumer, body.fence, topics, partitions, numbers, kinds, json.loads(text)
 
 
-@given(consumer=TEXTS, entries=ENTRIES, compact=st.booleans(), flip=st.integers(0, 200))
+MEMBERS = st.one_of(
+    st.just({}), st.fixed_dictionaries({"member": TEXTS, "member_epoch": st.integers(0, 1 << 63)})
+)
+
+
+@given(
+    consumer=TEXTS,
+    entries=ENTRIES,
+    member=MEMBERS,
+    compact=st.booleans(),
+    flip=st.integers(0, 200),
+)
 def test_a_text_is_read_as_the_models_read_it(
-    consumer: str, entries: list[dict[str, Any]], flip: int, *, compact: bool
+    consumer: str,
+    entries: list[dict[str, Any]],
+    member: dict[str, Any],
+    flip: int,
+    *,
+    compact: bool,
 ) -> None:
-    found = {"consumer": consumer, "offsets": entries}
+    found = {"consumer": consumer, "offsets": entries, **member}
     raw = json.dumps(found, ensure_ascii=compact).encode(errors="surrogatepass")
     for text in (raw, raw[:flip] + b'"' + raw[flip + 1 :], raw[:flip] + raw[flip + 1 :]):
         assert _outcome(CommitOffsets.parse_body, text) == _outcome(_by_models, text)
@@ -107,4 +123,6 @@ def test_offsets_of_ten_thousand_partitions_need_no_models(
     for values in (range(OFFSETS_MAX), map(str, range(OFFSETS_MAX))):
         body = CommitOffsets.of_topic("c", "t", dict.fromkeys(values, 5))
         assert body is not None
-        assert CommitOffsets.parse_body(body.to_bytes()) == body
+        of_member = body.model_copy(update={"member": "m", "member_epoch": 3})
+        for each_body in (body, of_member):
+            assert CommitOffsets.parse_body(each_body.to_bytes()) == each_body

@@ -26,6 +26,8 @@ class Wanted:
 
     def part_of(self, location: Location) -> tuple[int, int]:
         """Return the index in a location of the first wanted row, and the number of wanted rows."""
+        if self.start_offset == 0 and self.stop_offset is None:
+            return 0, location.rows
         start = max(self.start_offset, location.start_offset)
         stop = location.end_offset + 1
         if self.stop_offset is not None:
