@@ -41,6 +41,7 @@ def examples(page: Path) -> list[Example]:
     ("name", "examples_min"),
     [
         ("README.md", 2),
+        ("docs/index.md", 1),
         ("docs/tutorial.md", 6),
         ("docs/client.md", 16),
         ("docs/share.md", 6),
