@@ -81,6 +81,7 @@ def test_a_full_batch_does_not_linger(wings: Client, new_topic: NewTopic) -> Non
         assert [ack.result(20).offset for ack in acks] == list(range(10))
 
 
+@async_in_soak
 def test_appends_and_sends_of_a_thread_keep_their_order(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     with wings.producer(topic, linger_ms=SLOW) as producer:
@@ -246,6 +247,7 @@ def test_appended_rows_survive_broken_connections_once(
     assert [ack.result().offset for ack in acks] == list(range(rows))
 
 
+@async_in_soak
 def test_values_of_any_class_cost_their_own_row_alone(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("n: int64", "t: timestamp[us]", "m: map<string, int64>")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy
-from fix_client import EAGER, NewTopic
+from fix_client import EAGER, NewTopic, async_in_soak
 
 import wings_client
 from wings_client import Client, Connection, Retry
@@ -97,6 +97,7 @@ def test_a_long_poll_goes_on_with_what_is_left_of_its_wait(
     assert result.table.to_pydict() == {"n": [7]}
 
 
+@async_in_soak
 def test_a_deletion_whose_answer_was_lost_is_not_repeated(
     proxy: BreakableProxy, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_timeout_must_be_positive() -> None:
         wings_client.connect("grpc://127.0.0.1:1", timeout=0)
 
 
+@async_in_soak
 @pytest.mark.parametrize("pushes", [4, pytest.param(20, marks=pytest.mark.soak)])
 def test_many_threads_share_one_client(wings: Client, new_topic: NewTopic, pushes: int) -> None:
     topic = new_topic("key: int64", "n: int64", partition_key="key")

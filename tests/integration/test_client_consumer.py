@@ -106,6 +106,7 @@ def test_how_far_a_consumer_is_behind_is_told_by_topic_and_partition(
     assert wings.consumer_lag("nobody").topics == ()
 
 
+@async_in_soak
 def test_a_message_is_handed_on_as_soon_as_it_is_committed(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_new_name_begins_where_it_is_told_and_later_partitions_at_their_start(
         wings.commit_offsets("reader", topic, {1: 2, 2: 0})
 
 
+@async_in_soak
 @pytest.mark.parametrize("partitions", [None, [None]])
 def test_a_new_name_begins_at_the_start_of_what_is_kept(
     wings: Client, new_topic: NewTopic, trim: Trim, partitions: list[None] | None
@@ -224,6 +226,7 @@ def test_a_new_name_begins_at_a_time(wings: Client, new_topic: NewTopic) -> None
         assert take(consumer, 2) == {None: [1, 2]}
 
 
+@async_in_soak
 def test_partitions_can_be_shared_out(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     for key in range(4):
@@ -251,6 +254,7 @@ def test_columns_and_filters_are_pushed_down(wings: Client, new_topic: NewTopic)
     assert committed(wings, "reader", topic) == {1: 10}
 
 
+@async_in_soak
 def test_a_stream_and_a_thread_read_many_partitions(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -298,6 +302,7 @@ def test_a_deleted_topic_ends_a_consumer(wings: Client, new_topic: NewTopic) -> 
             next(consumer)
 
 
+@async_in_soak
 def test_a_breaking_connection_hands_every_message_on_in_order(
     shaky: Client, proxy: BreakableProxy, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -311,6 +316,7 @@ def test_a_breaking_connection_hands_every_message_on_in_order(
     assert committed(wings, "reader", topic) == dict.fromkeys((1, 2, 3), 10)
 
 
+@async_in_soak
 def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path, connect: Connect) -> None:
     with (
         server_process(tmp_path) as server,
@@ -343,6 +349,7 @@ def test_a_consumer_at_the_end_waits(wings: Client, new_topic: NewTopic) -> None
         assert take(consumer, 2) == {None: [1, 2]}
 
 
+@async_in_soak
 def test_a_consumer_that_is_let_go_of_stops_to_read(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -377,6 +384,7 @@ def test_a_consumer_of_many_partitions_reads_them_all_and_commits_in_one_call(
         assert values(consumer) == {7: [8], partitions: [9]}
 
 
+@async_in_soak
 @pytest.mark.parametrize("partitions", [None, [1]])
 def test_a_consumer_does_not_take_a_silent_server_for_the_end(
     shaky: Client,
@@ -410,6 +418,7 @@ def test_a_server_that_stays_away_is_an_error_and_no_end(
             next(consumer)
 
 
+@async_in_soak
 def test_what_a_filter_drops_is_read_to_its_end_before_a_consumer_ends(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -438,6 +447,7 @@ def test_a_committed_offset_that_retention_passed_is_an_error(
         assert take(consumer, 2) == {1: [2], 2: [2]}
 
 
+@async_in_soak
 @pytest.mark.parametrize(
     "partitions", [None, [1, 2], [1]], ids=["all partitions", "two of them", "one"]
 )
@@ -468,6 +478,7 @@ def test_a_consumer_may_skip_what_retention_took(
         wings.consumer("reader", topic, on_data_loss="ignore")  # pyright: ignore[reportArgumentType]
 
 
+@async_in_soak
 def test_a_follow_may_skip_what_retention_took(
     wings: Client, new_topic: NewTopic, trim: Trim, subtests: pytest.Subtests
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_follow_that_is_never_read_opens_no_stream(
     assert waits.begun == begun
 
 
+@async_in_soak
 def test_a_follow_outlasts_the_deadlines_of_its_streams(
     server: RunningServer, wings: Client, new_topic: NewTopic, connect: Connect
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_breaking_connection_neither_loses_nor_doubles_anything(
     assert starts == [0, *(end + 1 for end in ends[:-1])]
 
 
+@async_in_soak
 def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(
     tmp_path: Path, connect: Connect
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_topic_that_is_not_there_is_a_server_error(wings: Client) -> None:
         wings.gather([Request("no-such-topic", offset=2**63)])
 
 
+@async_in_soak
 def test_time_spent_with_a_reply_does_not_end_the_wait_of_others(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -119,6 +120,7 @@ def test_time_spent_with_a_reply_does_not_end_the_wait_of_others(
     assert gather.end.reason == GatherReason.COMPLETE
 
 
+@async_in_soak
 def test_what_differs_between_like_requests_is_sent_as_it_is(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_request_that_is_like_a_good_one_is_checked_all_the_same(
             wings.gather([good, bad])
 
 
+@async_in_soak
 @pytest.mark.parametrize("kind", ["fetch", "scan", "follow"])
 def test_every_row_of_real_topics_comes_once(
     wings: Client, new_topic: NewTopic, kind: Literal["fetch", "scan", "follow"]
@@ -239,6 +242,7 @@ def test_a_source_from_the_earliest_goes_on_behind_what_retention_took(
     assert found == [0, 1, 4, 5], gather.end
 
 
+@async_in_soak
 @pytest.mark.parametrize("partitions", ["all", [1, 2, 3, 9]])
 def test_many_partitions_of_a_server_are_one_source(
     wings: Client, new_topic: NewTopic, partitions: Literal["all"] | list[int]

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from breakable_proxy import breakable
-from fix_client import EAGER
+from fix_client import EAGER, async_in_soak
 from fix_commands import Command
 from fix_metadata import Clock, RemoteOverSqlite
 
@@ -87,6 +87,7 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@async_in_soak
 def test_members_share_the_partitions_and_each_row_is_read_once(
     wings: Client, new_topic_id: str
 ) -> None:
@@ -115,6 +116,7 @@ def test_members_share_the_partitions_and_each_row_is_read_once(
     assert offsets == dict.fromkeys(range(KEYS), 30)
 
 
+@async_in_soak
 def test_members_read_several_topics(wings: Client, new_topic_id: str) -> None:
     group, topics = f"{new_topic_id}-group", [new_topic_id, f"{new_topic_id}-2"]
     names = [
@@ -170,6 +172,7 @@ def test_consumers_of_several_topics_are_members(wings: Client, new_topic_id: st
         wings.consumer("name", [new_topic_id, new_topic_id], group=True)
 
 
+@async_in_soak
 def test_another_consumer_of_a_name_is_warned_of_once(
     wings: Client, new_topic_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,6 +197,7 @@ def test_another_consumer_of_a_name_is_warned_of_once(
     assert len(caplog.records) == 1
 
 
+@async_in_soak
 def test_a_group_is_listed_described_and_reset(wings: Client, new_topic_id: str) -> None:
     group = f"{new_topic_id}-group"
     topic = wings.create_topic(
@@ -353,6 +357,7 @@ def test_the_partitions_of_a_process_that_dies_or_stands_still_are_read_on(
                 process.kill()
 
 
+@async_in_soak
 def test_a_member_whose_program_asks_for_nothing_leaves_and_comes_back(
     wings: Client, new_topic_id: str
 ) -> None:
@@ -478,6 +483,7 @@ def test_a_callback_that_raises_ends_the_member_in_order(wings: Client, new_topi
         assert next(another).batch.num_rows == 1  # Long before a session of 45 s is over.
 
 
+@async_in_soak
 def test_a_member_with_nothing_in_hand_that_asks_for_nothing_leaves(
     wings: Client, new_topic_id: str
 ) -> None:

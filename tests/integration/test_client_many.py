@@ -102,6 +102,7 @@ def test_fetches_of_all_go_on_from_each_other_and_see_what_is_born(
     assert (third.num_rows, third.next_offsets) == (0, {1: 1, 2: 2, 3: 2})
 
 
+@async_in_soak
 def test_the_limits_are_those_of_the_whole_fetch(wings: Client, topic: Topic) -> None:
     push(wings, topic, {key: list(range(10)) for key in range(5)})
     offsets: dict[Any, int] = {}
@@ -157,6 +158,7 @@ def test_a_scan_of_some_partitions(wings: Client, topic: Topic) -> None:
     assert values(found.read_all()) == {1: [11], 3: [31]}
 
 
+@async_in_soak
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_a_scan_of_many_opens_few_streams_and_goes_on_where_a_connection_broke(
     shaky: Client, proxy: BreakableProxy, wings: Client, topic: Topic, parallel: int
@@ -280,6 +282,7 @@ def test_breaking_connections_neither_lose_nor_double_anything(
     assert all(rows[key] == list(range(key - 1, 40, 7)) for key in range(1, 8))
 
 
+@async_in_soak
 def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(
     tmp_path: Path, connect: Connect
 ) -> None:
@@ -302,6 +305,7 @@ def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(
             follow.close()
 
 
+@async_in_soak
 def test_retention_that_passes_while_a_connection_is_lost(
     shaky: Client, proxy: BreakableProxy, wings: Client, topic: Topic, trim: Trim
 ) -> None:

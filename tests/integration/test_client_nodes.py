@@ -107,6 +107,7 @@ def values(batches: Iterable[pa.RecordBatch]) -> list[int]:
     return sorted(found)
 
 
+@async_in_soak
 def test_calls_go_to_another_node_when_one_is_gone(
     cluster: Cluster, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -122,6 +123,7 @@ def test_calls_go_to_another_node_when_one_is_gone(
     assert wings.scan(topic).read_all()["n"].to_pylist() == [0, 1, 2]
 
 
+@async_in_soak
 def test_it_says_so_when_no_node_is_there(
     cluster: Cluster, wings: Client, connect: Connect, new_topic: NewTopic
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_parallel_scan_reads_from_all_live_nodes_whichever_was_named(
             assert streams == [parallel // 3] * 3
 
 
+@async_in_soak
 def test_a_scan_goes_on_when_a_node_dies_that_was_to_be_read(
     cluster: Cluster, connect: Connect, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -166,6 +169,7 @@ def test_a_scan_goes_on_when_a_node_dies_that_was_to_be_read(
     assert found == list(range(12))
 
 
+@async_in_soak
 def test_a_producer_goes_on_at_another_node_and_writes_each_row_once(
     cluster: Cluster, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -179,6 +183,7 @@ def test_a_producer_goes_on_at_another_node_and_writes_each_row_once(
     assert wings.scan(topic).read_all()["n"].to_pylist() == list(range(60))
 
 
+@async_in_soak
 def test_a_long_poll_waits_on_at_another_node(
     cluster: Cluster, wings: Client, new_topic: NewTopic
 ) -> None:

@@ -31,6 +31,7 @@ def numbers(client: Client, topic: Topic | str) -> list[Any]:
     return client.scan(topic).read_all()["n"].to_pylist()
 
 
+@async_in_soak
 def test_sends_are_committed_in_order(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     with wings.producer(topic) as producer:
@@ -171,6 +172,7 @@ def test_bounds_of_the_window_are_checked(wings: Client, new_topic: NewTopic) ->
             wings.producer(topic, **wrong)  # pyright: ignore[reportArgumentType]
 
 
+@async_in_soak
 def test_a_producer_goes_on_after_a_restart_of_its_process(
     server: RunningServer, wings: Client, new_topic: NewTopic, connect: Connect
 ) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from arrow_strategies import arrow
 from breakable_proxy import BreakableProxy
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 
 from wings_client import Client
 from wings_core.errors import (
@@ -83,6 +83,7 @@ def test_what_was_fetched_can_be_pushed(wings: Client, new_topic: NewTopic) -> N
     assert wings.scan(topic).read_all()["n"].to_pylist() == [1, 2] * 4
 
 
+@async_in_soak
 def test_a_generator_is_read_as_the_push_goes_on(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     committed_midway: list[int] = []
@@ -185,6 +186,7 @@ def test_a_topic_that_is_not_there_is_named(wings: Client, new_topic: NewTopic) 
         wings.push(topic, {"n": [1]})
 
 
+@async_in_soak
 def test_a_topic_created_again_takes_pushes_at_once(wings: Client, new_topic_id: str) -> None:
     for kind in ("int64", "string", "int64"):
         topic = wings.create_topic(new_topic_id, {"x": kind})
@@ -213,6 +215,7 @@ def test_a_topic_that_was_made_anew_takes_nothing_that_is_meant_for_the_first(
     assert wings.scan(second).read_all()["n"].to_pylist() == [3, 4]
 
 
+@async_in_soak
 def test_a_push_over_a_breaking_connection_writes_every_row_once(
     shaky: Client, proxy: BreakableProxy, new_topic: NewTopic
 ) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from arrow_strategies import arrow
 from breakable_proxy import BreakableProxy
-from fix_client import Connect, NewTopic
+from fix_client import Connect, NewTopic, async_in_soak
 from fix_server import Trim
 from server_processes import until_let_go
 
@@ -55,6 +55,7 @@ def test_a_scan_reads_a_range(wings: Client, numbers: Topic) -> None:
     assert wings.scan(numbers, offset=ROWS - 1, end_offset=10 * ROWS).read_all().num_rows == 1
 
 
+@async_in_soak
 @pytest.mark.parametrize("parallel", [1, 4])
 @pytest.mark.parametrize("system_columns", [False, True])
 def test_a_topic_without_a_key_is_one_partition_by_its_name_too(
@@ -89,6 +90,7 @@ def test_all_partitions_come_each_by_offset(wings: Client, new_topic: NewTopic) 
     assert wings.scan(topic, 2).read_all()["key"].to_pylist() == [2] * 40
 
 
+@async_in_soak
 @pytest.mark.parametrize("kept", [2, 0])
 @pytest.mark.parametrize("parallel", [1, 4])
 @pytest.mark.parametrize("is_keyed", [False, True])
@@ -111,6 +113,7 @@ def test_a_scan_from_the_earliest_skips_what_retention_takes_before_it_is_read(
     assert caught.value.log_start_offset == 4 - kept
 
 
+@async_in_soak
 @pytest.mark.parametrize("parallel", [2, 3, 8])
 def test_a_parallel_scan_reads_every_row_once(wings: Client, numbers: Topic, parallel: int) -> None:
     reader = wings.scan(numbers, parallel=parallel)
@@ -137,6 +140,7 @@ def test_columns_and_filters_are_pushed_down(wings: Client, numbers: Topic) -> N
         wings.scan(numbers, filter="no_such_column = 1")
 
 
+@async_in_soak
 def test_a_scan_that_is_let_go_of_ends_its_streams(
     server: RunningServer, wings: Client, numbers: Topic
 ) -> None:
@@ -163,6 +167,7 @@ def test_a_scan_that_is_never_read_opens_no_stream(
     del readers
 
 
+@async_in_soak
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_a_scan_goes_on_where_a_connection_broke(
     shaky: Client, proxy: BreakableProxy, numbers: Topic, parallel: int
@@ -177,6 +182,7 @@ def test_a_scan_goes_on_where_a_connection_broke(
         assert seen == list(range(ROWS))
 
 
+@async_in_soak
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_an_error_midway_is_raised_as_what_it_is(
     wings: Client, new_topic: NewTopic, parallel: int
@@ -204,6 +210,7 @@ def test_an_empty_topic_is_an_empty_reader(wings: Client, new_topic: NewTopic) -
         assert reader.read_all().num_rows == 0
 
 
+@async_in_soak
 def test_a_slow_reader_outlasts_the_deadline_of_its_stream(
     server: RunningServer, wings: Client, numbers: Topic, connect: Connect
 ) -> None:
@@ -228,6 +235,7 @@ def test_duckdb_and_polars_read_a_scan(wings: Client, numbers: Topic) -> None:
     assert polars.DataFrame(wings.scan(numbers))["n"].sum() == sum(range(ROWS))
 
 
+@async_in_soak
 def test_the_tickets_of_a_scan_are_read_each_by_itself(
     server: RunningServer, wings: Client, numbers: Topic
 ) -> None:

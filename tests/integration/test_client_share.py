@@ -74,6 +74,7 @@ def test_a_consumer_gets_messages_and_accepts_them(wings: Client, topic: Topic) 
     assert lag(wings, topic) == 0
 
 
+@async_in_soak
 def test_rows_are_settled_each_in_its_way(wings: Client, topic: Topic) -> None:
     dead = f"{topic.id}-dead"
     wings.create_share_group("billing", topic, {**EARLIEST, "dlq_topic": dead})
@@ -92,6 +93,7 @@ def test_rows_are_settled_each_in_its_way(wings: Client, topic: Topic) -> None:
     assert lag(wings, topic) == 2
 
 
+@async_in_soak
 @pytest.mark.parametrize("rows", [10, [0, 10], [True] * 9, ["a"], -11])
 def test_rows_that_are_not_there_are_refused(wings: Client, topic: Topic, rows: Any) -> None:
     wings.create_share_group("billing", topic, EARLIEST)
@@ -112,6 +114,7 @@ def test_what_was_settled_cannot_be_settled_again(wings: Client, topic: Topic) -
     assert lag(wings, topic) == 4
 
 
+@async_in_soak
 def test_what_is_held_is_renewed_while_the_caller_works(wings: Client, topic: Topic) -> None:
     wings.create_share_group("billing", topic, {**EARLIEST, "lock_duration_ms": RENEWED})
     with wings.share_consumer("billing", topic, timeout=0) as consumer:
@@ -122,6 +125,7 @@ def test_what_is_held_is_renewed_while_the_caller_works(wings: Client, topic: To
     assert lag(wings, topic) == 0
 
 
+@async_in_soak
 @pytest.mark.parametrize("auto_renew", [False, 0.1])
 def test_what_is_not_renewed_expires(wings: Client, topic: Topic, auto_renew: Any) -> None:
     wings.create_share_group("billing", topic, {**EARLIEST, "lock_duration_ms": SHORT})
@@ -202,6 +206,7 @@ def test_what_is_released_comes_to_a_consumer_that_waits_for_more(
         assert next(consumer).delivery_count == 3
 
 
+@async_in_soak
 def test_a_released_message_comes_after_its_delay(wings: Client, topic: Topic) -> None:
     wings.create_share_group("billing", topic, EARLIEST)
     with wings.share_consumer("billing", topic, timeout=0, max_messages=1) as consumer:
@@ -247,6 +252,7 @@ def test_closing_ends_the_wait_of_another_thread(wings: Client, topic: Topic) ->
     assert ended == [[]]
 
 
+@async_in_soak
 def test_two_consumers_get_each_message_once(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     wings.push(topic, {"n": list(range(500))})
@@ -308,6 +314,7 @@ def test_groups_are_created_changed_listed_and_deleted(wings: Client, topic: Top
         wings.redrive(topic)
 
 
+@async_in_soak
 def test_dead_letters_are_sent_back_once(wings: Client, topic: Topic) -> None:
     dead = f"{topic.id}-dead"
     wings.create_share_group("billing", topic, {**EARLIEST, "dlq_topic": dead})
@@ -322,6 +329,7 @@ def test_dead_letters_are_sent_back_once(wings: Client, topic: Topic) -> None:
         assert sorted(numbers(consumer)) == [1, 2]
 
 
+@async_in_soak
 def test_dead_letters_are_sent_to_another_topic_once_and_at_a_rate(
     wings: Client, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +403,7 @@ def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
     return renewals
 
 
+@async_in_soak
 def test_rows_that_are_settled_amid_a_renewal_do_not_spoil_it(
     wings: Client, topic: Topic, renewals: Renewals
 ) -> None:
@@ -410,6 +419,7 @@ def test_rows_that_are_settled_amid_a_renewal_do_not_spoil_it(
     assert lag(wings, topic) == 0
 
 
+@async_in_soak
 def test_a_renewal_leaves_out_what_is_being_settled(
     wings: Client, topic: Topic, renewals: Renewals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +441,7 @@ def test_a_renewal_leaves_out_what_is_being_settled(
         assert renewals.refused == 0
 
 
+@async_in_soak
 def test_rows_of_which_nothing_is_known_do_not_keep_others_from_being_renewed(
     wings: Client, topic: Topic, renewals: Renewals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from breakable_proxy import BreakableProxy
 from fix_calls import Calls
-from fix_client import Connect, NewTopic
+from fix_client import Connect, NewTopic, async_in_soak
 from held_address import held_address
 from server_processes import until
 
@@ -106,6 +106,7 @@ def state(wings: Client, topic: Topic) -> tuple[int, int]:
     return partition.lag, partition.in_flight
 
 
+@async_in_soak
 def test_what_is_not_waited_for_is_accepted_once_it_is_flushed(wings: Client, topic: Topic) -> None:
     taken: list[int] = []
     with wings.share_consumer(
@@ -524,6 +525,7 @@ def test_what_ctrl_c_keeps_from_being_sent_or_told_is_not_said_to_be_durable(
             consumer.flush()
 
 
+@async_in_soak
 @pytest.mark.parametrize("tells", ["next", "close"])
 def test_one_that_is_refused_is_told_of(wings: Client, topic: Topic, tells: str) -> None:
     consumer = wings.share_consumer("billing", topic, max_messages=1, prefetch=3, timeout=20)
@@ -554,6 +556,7 @@ def test_an_error_of_the_block_takes_precedence(wings: Client, topic: Topic) -> 
     assert state(wings, topic) == (MESSAGES - 1, 0)
 
 
+@async_in_soak
 def test_it_is_sent_though_the_worker_works_on(wings: Client, topic: Topic) -> None:
     with wings.share_consumer("billing", topic, max_messages=4, prefetch=4) as consumer:
         for _ in range(20):  # Soon the caller reads, and what it acknowledges is gathered.
@@ -562,6 +565,7 @@ def test_it_is_sent_though_the_worker_works_on(wings: Client, topic: Topic) -> N
         assert state(wings, topic)[0] == MESSAGES - 80
 
 
+@async_in_soak
 def test_it_is_released_and_rejected_without_a_wait_too(
     wings: Client, new_topic: NewTopic, topic: Topic
 ) -> None:
@@ -613,6 +617,7 @@ def test_a_worker_that_only_acknowledges_has_the_pace_of_the_answers(
         assert state(wings, topic) == (0, 0)
 
 
+@async_in_soak
 def test_after_a_broken_connection_the_outcome_is_unknown_and_nothing_lost(
     connect: Connect, wings: Client, topic: Topic, proxy: BreakableProxy
 ) -> None:
@@ -645,6 +650,7 @@ def test_after_a_broken_connection_the_outcome_is_unknown_and_nothing_lost(
     assert set(taken) == {*range(MESSAGES)}
 
 
+@async_in_soak
 def test_members_that_wait_for_nothing_take_each_message_once(wings: Client, topic: Topic) -> None:
     taken: Counter[int] = Counter()
 

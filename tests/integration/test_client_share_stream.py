@@ -73,6 +73,7 @@ def test_after_a_time_out_nothing_is_held_that_nobody_takes(wings: Client, topic
             assert next(other).offsets == [10, 11]
 
 
+@async_in_soak
 def test_a_consumer_that_is_forgotten_releases_at_once(wings: Client, topic: Topic) -> None:
     consumer = wings.share_consumer("billing", topic, timeout=20)
     assert len(next(consumer)) == 10

@@ -188,6 +188,7 @@ def test_what_cannot_be_is_refused_at_once(wings: Client, new_topic: NewTopic) -
         wings.stage(topic, fresh(), seconds_max=0)
 
 
+@async_in_soak
 def test_a_topic_that_is_deleted_fails_the_stage(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     stage = wings.stage(topic, fresh())

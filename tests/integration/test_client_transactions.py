@@ -156,6 +156,7 @@ def test_what_an_aborted_transaction_was_to_commit_is_dealt_with_before_more_com
     assert rows_of(wings, target) == [1, 2, 3, 4]
 
 
+@async_in_soak
 @pytest.mark.parametrize("then", ["rewind", "open another"])
 def test_however_often_a_transaction_is_aborted_nothing_is_committed_without_effect(
     wings: Client, new_topic: NewTopic, target: Topic, then: str
@@ -228,6 +229,7 @@ def test_a_task_that_is_cancelled_in_a_transaction_commits_nothing_without_effec
     asyncio.run(run())
 
 
+@async_in_soak
 def test_a_producer_of_rows_makes_batches_of_them(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     with wings.transactions("rows").begin() as transaction:
@@ -406,6 +408,7 @@ def test_whatever_is_killed_each_row_is_there_once(tmp_path: Path, count: int, k
     assert len(out) == count
 
 
+@async_in_soak
 def test_a_member_of_a_group_commits_only_what_is_its_own(
     wings: Client, server: RunningServer, new_topic: NewTopic, target: Topic
 ) -> None:
@@ -449,6 +452,7 @@ def leave(server: RunningServer, group: str, member: str) -> None:
         act(other, "group-heartbeat", consumer=group, member=member, member_epoch=-1)
 
 
+@async_in_soak
 @pytest.mark.parametrize("committed_first", [False, True])
 def test_a_member_that_joined_anew_publishes_nothing_of_its_earlier_session(
     wings: Client,
@@ -495,6 +499,7 @@ def test_a_member_that_joined_anew_publishes_nothing_of_its_earlier_session(
     assert offsets_of(wings, group, source) == {1: 1, 2: 1, 3: 1}
 
 
+@async_in_soak
 def test_a_member_keeps_partitions_until_its_transaction_has_committed_them(
     wings: Client, new_topic: NewTopic, target: Topic
 ) -> None:

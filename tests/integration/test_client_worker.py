@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 from forked_commands import FORKED
 from pydantic import BaseModel, Field
 from server_processes import until
@@ -85,6 +85,7 @@ class Small(BaseModel):
     n: Annotated[int, Field(lt=7)]
 
 
+@async_in_soak
 @pytest.mark.parametrize("model", [Count, Small])
 @both
 def test_a_handler_takes_rows_as_the_class_of_its_annotation(
@@ -126,6 +127,7 @@ def test_each_message_is_handled_and_accepted(wings: Client, topic: Topic, kind:
         first["no such column"]
 
 
+@async_in_soak
 @both
 def test_a_batch_is_handled_at_once(wings: Client, topic: Topic, kind: Any) -> None:
     seen: list[list[int]] = []
@@ -138,6 +140,7 @@ def test_a_batch_is_handled_at_once(wings: Client, topic: Topic, kind: Any) -> N
     assert state(wings, topic) == (0, 0)
 
 
+@async_in_soak
 @both
 def test_a_message_whose_handler_raises_comes_again_and_others_are_accepted(
     wings: Client, topic: Topic, kind: Any
@@ -157,6 +160,7 @@ def test_a_message_whose_handler_raises_comes_again_and_others_are_accepted(
     assert state(wings, topic) == (0, 0)
 
 
+@async_in_soak
 def test_the_last_error_is_told_by_the_dead_letter(wings: Client, topic: Topic) -> None:
     def handle(message: Message) -> None:
         if message.offset == 3:
@@ -177,6 +181,7 @@ def test_the_last_error_is_told_by_the_dead_letter(wings: Client, topic: Topic) 
     assert state(wings, topic) == (0, 0)
 
 
+@async_in_soak
 @both
 def test_the_delivery_that_makes_a_dead_letter_is_logged_as_an_error_with_one_traceback(
     wings: Client, topic: Topic, caplog: pytest.LogCaptureFixture, kind: Any
@@ -228,6 +233,7 @@ def test_rows_of_a_batch_are_judged_each_for_itself(wings: Client, topic: Topic)
     assert state(wings, topic) == (0, 0)
 
 
+@async_in_soak
 @pytest.mark.parametrize("each", ["row", "batch"])
 @pytest.mark.parametrize(
     "error",
@@ -266,6 +272,7 @@ def test_a_plain_handler_that_forgets_to_await_accepts_nothing(wings: Client, to
     assert (stats.accepted, stats.released) == (0, 10)
 
 
+@async_in_soak
 @both
 def test_as_many_handlers_run_at_once_as_were_asked_for(
     wings: Client, topic: Topic, kind: Any
@@ -299,6 +306,7 @@ def test_as_many_handlers_run_at_once_as_were_asked_for(
     assert most == 3
 
 
+@async_in_soak
 def test_messages_stay_locked_while_their_handler_works(wings: Client, topic: Topic) -> None:
     begun, end = threading.Event(), threading.Event()
 
@@ -402,6 +410,7 @@ def test_a_worker_of_long_tasks_holds_only_what_it_runs(wings: Client, topic: To
     assert worker.stats.accepted == 10
 
 
+@async_in_soak
 def test_a_worker_goes_on_where_its_group_was_moved_to(wings: Client, topic: Topic) -> None:
     seen = Counter[int]()
     held, go_on = threading.Event(), threading.Event()
@@ -516,6 +525,7 @@ def counts_of(wings: Client, topic: Topic, limit: int) -> dict[int, int]:
     return seen
 
 
+@async_in_soak
 def test_the_messages_of_a_killed_worker_come_to_another(
     server: RunningServer, wings: Client, topic: Topic
 ) -> None:
@@ -524,6 +534,7 @@ def test_the_messages_of_a_killed_worker_come_to_another(
     assert counts_of(wings, topic, 10) == dict.fromkeys(range(10), 2)
 
 
+@async_in_soak
 def test_a_worker_whose_process_stands_still_uses_up_no_deliveries(
     server: RunningServer, wings: Client, topic: Topic
 ) -> None:
@@ -541,6 +552,7 @@ def test_a_worker_whose_process_stands_still_uses_up_no_deliveries(
     assert letters(wings, topic) == {}
 
 
+@async_in_soak
 @both
 def test_a_handler_that_hangs_loses_its_messages_and_is_given_no_others(
     wings: Client, topic: Topic, kind: Any
@@ -592,6 +604,7 @@ def test_what_no_handler_has_begun_is_released_as_if_it_never_came(
     assert state(wings, topic) == (0, 0)
 
 
+@async_in_soak
 @both
 def test_in_order_a_message_that_comes_again_holds_back_its_partition_alone(
     wings: Client, new_topic: NewTopic, kind: Any
@@ -626,6 +639,7 @@ def test_in_order_a_message_that_comes_again_holds_back_its_partition_alone(
     assert letters(wings, topic) == {2: ("rejected", "never", 1)}
 
 
+@async_in_soak
 def test_a_worker_is_woken_when_the_time_of_a_message_comes(
     wings: Client, new_topic: NewTopic
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fix_metadata import DAY, SCHEMA, MetadataUnderTest
+from fix_metadata import DAY, SCHEMA, MetadataUnderTest, remote_in_soak
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property_examples import examples
@@ -262,6 +262,7 @@ STEPS = st.lists(
 )
 
 
+@remote_in_soak
 @pytest.mark.hypothesis
 def test_each_batch_of_a_run_is_judged_as_if_it_were_alone(
     metadata: MetadataUnderTest, tmp_path_factory: pytest.TempPathFactory

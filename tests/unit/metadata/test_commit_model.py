@@ -13,6 +13,7 @@ from fix_metadata import (
     C,
     MetadataUnderTest,
     batch_of,
+    remote_in_soak,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -264,6 +265,7 @@ def outcome_of(result: CommitResult) -> Outcome:
     return result.error.code, result.error.facts
 
 
+@remote_in_soak
 @pytest.mark.hypothesis
 def test_commits_agree_with_the_model(metadata: MetadataUnderTest) -> None:
     @settings(max_examples=examples(4, 20) if metadata.is_slow else examples(12, 80))

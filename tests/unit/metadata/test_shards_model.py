@@ -5,7 +5,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from fix_metadata import NOON, SECOND, MetadataUnderTest
+from fix_metadata import NOON, SECOND, MetadataUnderTest, remote_in_soak
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -171,6 +171,7 @@ class Shards(RuleBasedStateMachine):
         )
 
 
+@remote_in_soak
 @pytest.mark.hypothesis
 def test_shards_agree_with_the_model(metadata: MetadataUnderTest) -> None:
     def machine() -> Shards:

@@ -6,7 +6,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from fix_metadata import DAY, HOUR, NOON, SECOND, A, B, MetadataUnderTest, batch_of
+from fix_metadata import DAY, HOUR, NOON, SECOND, A, B, MetadataUnderTest, batch_of, remote_in_soak
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -325,6 +325,7 @@ class Stages(RuleBasedStateMachine):
         return {folio for folio in live if folio.startswith(self.own)}
 
 
+@remote_in_soak
 @pytest.mark.hypothesis
 def test_stages_agree_with_the_model(metadata: MetadataUnderTest) -> None:
     def machine() -> Stages:
