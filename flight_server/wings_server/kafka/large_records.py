@@ -3,7 +3,7 @@
 The chain of record lengths is the only loop over records. All else runs over arrays of positions.
 """
 
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import google_crc32c
 import numpy as np
@@ -189,22 +189,46 @@ def _headers(
     return lists.from_arrays(pa.array(offsets), found, type=HEADERS), at
 
 
+class _Varints(NamedTuple):
+    """A signed varint for each record."""
+
+    bits: Any
+    """The numbers in zigzag form, unsigned."""
+    sizes: Ints
+    """Bytes of each."""
+
+    @classmethod
+    def of(cls, numbers: Ints) -> Self:
+        bits = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+        sizes, bound, most = np.ones(len(bits), np.int64), 1 << 7, int(bits.max())
+        while most >= bound:
+            sizes += bits >= np.uint64(bound)
+            bound <<= 7
+        return cls(bits, sizes)
+
+
 def encode(records: Records) -> bytearray:
     """Return records as a batch at offset 0, with its head; see `records.encode`."""
     times = records.timestamps
     count, first, last = len(times), int(times[0]), int(times.max())
-    keys, values = _lengths(records.key), _lengths(records.value)
-    before_key = np.stack([times - first, np.arange(count), keys])
-    fields = [_joined_varints(before_key), records.key, _joined_varints(values[None, :])]
-    sizes = [pc.binary_length(fields[0]), pc.binary_length(fields[2])]
+    key_lengths, value_lengths = _lengths(records.key), _lengths(records.value)
+    attributes = _Varints(np.zeros(count, np.uint64), np.ones(count, np.int64))
+    before_key = [attributes, *map(_Varints.of, (times - first, np.arange(count), key_lengths))]
+    before_value = _Varints.of(value_lengths)
     tail, tail_sizes = _encoded_headers(records.headers)
-    body_sizes = sum((size.to_numpy() for size in sizes), np.zeros(count, np.int64))
-    body_sizes += 1 + np.maximum(keys, 0) + np.maximum(values, 0) + tail_sizes
-    joined = _join(_joined_varints(body_sizes[None, :]), _NO_HEADERS, *fields, records.value, tail)
+    sizes = sum([each.sizes for each in before_key], before_value.sizes + tail_sizes)
+    sizes += np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0)
+    heads = [_Varints.of(sizes), *before_key]
+    if key_lengths.max() <= 0:
+        joined = _join(_joined(*heads, before_value), records.value, tail)
+    else:
+        joined = _join(_joined(*heads), records.key, _joined(before_value), records.value, tail)
     checked = CHECKED_HEAD.pack(0, count - 1, first, last, -1, -1, -1, count) + _bytes_of(joined)
-    length = UNCHECKED_HEAD.size - LENGTH_FROM + len(checked)
-    unchecked = UNCHECKED_HEAD.pack(0, length, -1, 2, google_crc32c.value(checked))
-    return bytearray(b"".join((unchecked, checked)))
+    batch = bytearray(UNCHECKED_HEAD.size + len(checked))
+    checksum = google_crc32c.value(checked)
+    UNCHECKED_HEAD.pack_into(batch, 0, 0, len(batch) - LENGTH_FROM, -1, 2, checksum)
+    batch[UNCHECKED_HEAD.size :] = checked
+    return batch
 
 
 def _encoded_headers(headers: Column) -> tuple[Any, Ints | int]:
@@ -214,10 +238,8 @@ def _encoded_headers(headers: Column) -> tuple[Any, Ints | int]:
         return _NO_HEADERS, 1
     counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False)
     keys, values = (found.field(0).cast(pa.binary()), found.field(1))
-    texts = _join(
-        _joined_varints(_lengths(keys)[None, :]), keys, _joined_varints(_lengths(values)[None, :]),
-        values,
-    )  # fmt: skip
+    key_lengths, value_lengths = (_Varints.of(_lengths(each)) for each in (keys, values))
+    texts = _join(_joined(key_lengths), keys, _joined(value_lengths), values)
     text_offsets = offsets_of(texts)
     slots = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=slots[1:])
@@ -226,7 +248,7 @@ def _encoded_headers(headers: Column) -> tuple[Any, Ints | int]:
         len(counts),
         [None, _buffer(np.ascontiguousarray(text_offsets[slots])), texts.buffers()[2]],
     )
-    encoded = _join(_joined_varints(counts.astype(np.int64)[None, :]), of_record)
+    encoded = _join(_joined(_Varints.of(counts.astype(np.int64))), of_record)
     return encoded, pc.binary_length(encoded).to_numpy().astype(np.int64)
 
 
@@ -238,25 +260,25 @@ def _lengths(column: Column) -> Ints:
     return lengths.to_numpy().astype(np.int64)
 
 
-def _joined_varints(numbers: Ints) -> Column:
-    """Return, for each record, its numbers as signed varints, one after another.
-
-    Args:
-        numbers: A row for each number, a column for each record.
-    """
-    written: list[Any] = []
-    is_written: list[Any] = []
-    for left in ((numbers << 1) ^ (numbers >> 63)).view(np.uint64):
-        written_first = len(written)
-        while len(written) == written_first or left.any():
-            is_written.append(left > 0 if len(written) > written_first else left >= 0)
-            written.append((left & _LOW).astype(np.uint8) | ((left > _LOW).view(np.uint8) << 7))
-            left = left >> _SHIFT
-    bytes_of, mask = np.stack(written, axis=1), np.stack(is_written, axis=1)
-    offsets = np.zeros(len(mask) + 1, np.int32)
-    np.cumsum(mask.sum(axis=1, dtype=np.int32), out=offsets[1:])
-    buffers = [None, _buffer(offsets), _buffer(bytes_of[mask])]
-    return pa.Array.from_buffers(pa.binary(), len(mask), buffers)
+def _joined(*fields: _Varints) -> Column:
+    """Return, for each record, its varints one after another."""
+    offsets = np.zeros(len(fields[0].bits) + 1, np.int32)
+    np.cumsum(sum(each.sizes for each in fields), out=offsets[1:])
+    data = np.empty(offsets[-1], np.uint8)
+    at = offsets[:-1].astype(np.int64)
+    for bits, sizes in fields:
+        place, left, more = at, bits, sizes - 1
+        while True:
+            goes_on = more > 0
+            data[place] = (left & _LOW).astype(np.uint8) | goes_on.view(np.uint8) << 7
+            if not goes_on.any():
+                break
+            if not goes_on.all():
+                place, left, more = place[goes_on], left[goes_on], more[goes_on]
+            place, left, more = place + 1, left >> _SHIFT, more - 1
+        at = at + sizes
+    buffers = [None, _buffer(offsets), _buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
 def _join(*columns: Any) -> Column:
