@@ -75,7 +75,7 @@ async function request(method, path, body, used, signal) {
   const options = { method, headers, signal, cache: "no-store", credentials: "omit" };
   if (body !== undefined && method !== "GET") {
     headers["content-type"] = "application/json";
-    options.body = JSON.stringify(body);
+    options.body = JSON.stringify(body, (_, value) => (typeof value === "bigint" ? JSON.rawJSON(value.toString()) : value));
   }
   try {
     return await fetch(path, options);
@@ -108,8 +108,11 @@ async function problem(answer) {
 }
 
 function parsed(text, exact) {
-  return exact ? JSON.parse(text, exactly) : JSON.parse(text);
+  return exact ? exactJson(text) : JSON.parse(text);
 }
+
+/** Parse JSON, with integers beyond 2^53 as BigInt. */
+export const exactJson = (text) => JSON.parse(text, exactly);
 
 function exactly(_, value, context) {
   const isCut = typeof value === "number" && !Number.isSafeInteger(value) && context !== undefined;

@@ -70,7 +70,7 @@ export class Chart {
   }
 
   #draw() {
-    const most = ceiling(Math.max(1, ...this.#points.flatMap((point) => point.values.map((value) => value ?? 0))), this.base);
+    const most = ceiling(Math.max(this.base === 2 ? 1_024 : 1, ...this.#points.flatMap((point) => point.values.map((value) => value ?? 0))), this.base);
     const y = (value) => HEIGHT - (value / most) * HEIGHT;
     this.lines.forEach((line, index) => line.setAttribute("d", this.#path(index, y)));
     const path = this.#path(0, y);

@@ -23,6 +23,7 @@ const TITLES = {
   TOPIC_NOT_FOUND: "There is no such topic",
   GROUP_NOT_FOUND: "There is no such share group",
   NAMESPACE_NOT_FOUND: "There is no such namespace",
+  INVALID_JSON: "This is no JSON",
   INVALID_SQL: "The statement cannot be run",
   INVALID_ARGUMENT: "The server cannot do that",
   RESOURCE_EXHAUSTED: "A limit of the server is reached",

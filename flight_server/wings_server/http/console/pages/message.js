@@ -1,6 +1,6 @@
 // One message with all its columns.
 
-import { act, sql } from "../api.js";
+import { act, exactJson, sql } from "../api.js";
 import { fill, h, panel } from "../dom.js";
 import { count, json, moment, partsOf, shortName } from "../format.js";
 import { head } from "../lists.js";
@@ -34,9 +34,19 @@ export async function render(main, found, signal) {
     panel("Columns", copyButton(Object.fromEntries(columns)), h("div", { class: "body" },
       h("dl", { class: "facts" }, columns.map(([column, value]) => [
         h("dt", {}, h("code", {}, column), " ", h("span", { class: "tag" }, types.get(column) ?? "")),
-        h("dd", {}, value === null ? h("span", { class: "soft" }, "null") : h("pre", {}, typeof value === "string" ? value : json(value, 2))),
+        h("dd", {}, value === null ? h("span", { class: "soft" }, "null") : h("pre", {}, pretty(value))),
       ])))),
   );
+}
+
+/** Return a value as it is read best: JSON, also in a text, has a line for each key. */
+function pretty(value) {
+  if (typeof value !== "string") return json(value, 2);
+  try {
+    return /^\s*[[{]/.test(value) ? json(exactJson(value), 2) : value;
+  } catch {
+    return value;
+  }
 }
 
 function copyButton(row) {

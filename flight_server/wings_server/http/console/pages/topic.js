@@ -2,18 +2,21 @@
 
 import { act, poll } from "../api.js";
 import { Chart, Rates, Tiles } from "../chart.js";
-import { fill, h, panel } from "../dom.js";
+import { confirmed } from "../dialogs.js";
+import { field, fill, h, panel } from "../dom.js";
 import { ago, bytes, bytesPerSecond, count, duration, json, moment, partsOf, perSecond, short, shortName } from "../format.js";
 import { ErrorPlace, head } from "../lists.js";
-import { empty } from "../notices.js";
+import { empty, notice } from "../notices.js";
+import { may } from "../rights.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
 import { ratesOf, trafficPast } from "../traffic.js";
 import { partitions } from "./partitions.js";
+import { produce } from "./produce.js";
 import { tail } from "./tail.js";
 import { retention } from "./topics.js";
 
-const TABS = [["live", "Live"], ["partitions", "Partitions"], ["schema", "Schema"], ["settings", "Settings"], ["groups", "Share groups"]];
+const TABS = [["live", "Live"], ["produce", "Produce"], ["partitions", "Partitions"], ["schema", "Schema"], ["settings", "Settings"], ["groups", "Share groups"]];
 
 export async function render(main, found, signal) {
   const [name, tab = "live"] = found.parts;
@@ -21,14 +24,15 @@ export async function render(main, found, signal) {
   const crumbs = [["Topics", route("topics", [], { namespace })]];
   fill(main, head(shortName(name), { crumbs }));
   const topic = await act("describe-topic", { topic: name }, { signal });
+  const rights = { write: await may("write", name), admin: await may("admin", name) };
   const errors = new ErrorPlace();
   const figures = new Figures();
-  const tabs = h("nav", { class: "tabs", "aria-label": "Of this topic" }, TABS.map(([id, label]) =>
+  const tabs = h("nav", { class: "tabs", "aria-label": "Of this topic" }, TABS.filter(([id]) => id !== "produce" || rights.write).map(([id, label]) =>
     h("a", { href: route("topic", [name, id]), "aria-current": id === tab ? "page" : null }, label)));
   const body = h("div", {});
   main.append(h("p", { class: "soft mono" }, name), errors.element, figures.tiles.element, figures.charts, tabs, body);
   void trafficPast(figures.rowsChart, figures.bytesChart, { topic: name }, signal);
-  const begun = SHOWN[tab]?.(body, topic, { found, signal, figures });
+  const begun = SHOWN[tab]?.(body, topic, { found, signal, figures, rights });
   void poll(async () => {
     const [totals] = await act("topic-totals", { topics: [name], tiers: tab === "settings" }, { signal });
     errors.clear();
@@ -39,6 +43,7 @@ export async function render(main, found, signal) {
 
 const SHOWN = {
   live: tail,
+  produce,
   partitions,
   schema,
   settings,
@@ -81,7 +86,7 @@ function schema(body, topic) {
   fill(body, panel(`${topic.schema.fields.length} columns`, h("span", { class: "tag" }, `version ${topic.schema_version}`), table.whole));
 }
 
-function settings(body, topic, { figures }) {
+function settings(body, topic, { figures, rights, signal }) {
   const { config } = topic;
   const facts = [
     ["Kept", retention(config)],
@@ -106,7 +111,38 @@ function settings(body, topic, { figures }) {
     panel("Settings", null, h("div", { class: "body" },
       h("dl", { class: "facts" }, facts.map(([label, value]) => [h("dt", {}, label), h("dd", {}, String(value))])),
       h("details", {}, h("summary", {}, "As JSON"), h("pre", {}, json(config, 2))))),
+    rights.admin && retentionForm(topic, signal),
     panel("Tiers", null, tiers.whole)));
+}
+
+const DAY = 86_400_000;
+const MIB = 1_048_576;
+
+/** Return the form that changes how long, and how much, a topic keeps. */
+function retentionForm(topic, signal) {
+  const { config } = topic;
+  const errors = new ErrorPlace();
+  const days = h("input", { type: "text", inputmode: "decimal", value: config.retention_ms === null ? "" : String(config.retention_ms / DAY), placeholder: "for ever" });
+  const size = h("input", { type: "text", inputmode: "decimal", value: config.retention_bytes === null ? "" : String(config.retention_bytes / MIB), placeholder: "as much as comes" });
+  const said = h("div");
+  const number = (input, unit) => (input.value.trim() === "" ? null : Math.round(Number(input.value) * unit));
+  return panel("Change retention", null, h("form", { class: "body", onsubmit: async (event) => {
+    event.preventDefault();
+    fill(said);
+    errors.clear();
+    const asked = { retention_ms: number(days, DAY), retention_bytes: number(size, MIB) };
+    if (Object.values(asked).some((each) => Number.isNaN(each))) {
+      errors.show(Object.assign(new Error("Give numbers, or leave a field empty to keep everything."), { code: "INVALID_ARGUMENT" }));
+      return;
+    }
+    if (!(await confirmed("Change retention?", `${shortName(topic.topic)} keeps: ${retention({ ...config, ...asked })}. What is beyond that is deleted, for good.`, "Change it"))) return;
+    try {
+      await act("alter-topic", { topic: topic.topic, config: asked }, { signal });
+      fill(said, notice("good", "Retention is changed", `Kept: ${retention({ ...config, ...asked })}.`));
+    } catch (error) {
+      errors.show(error);
+    }
+  } }, field("Days", days), field("MiB a partition", size), errors.element, said, h("div", {}, h("button", { class: "primary" }, "Change…"))));
 }
 
 async function groups(body, topic, { signal }) {
