@@ -76,6 +76,13 @@ def filter_of(predicate: Any, schema: Schema) -> str | None:
     return " AND ".join(f"({part})" for part in parts if part is not None) or None
 
 
+def comparison(name: str, sign: str, value: int | str | bool, columns: Schema) -> str | None:
+    """Return a comparison of a column as SQL; None where SQL may compare otherwise."""
+    kind: Any = columns.field(name).type if name in columns.names else None
+    text = None if kind is None else _plain(value, kind)
+    return None if text is None else f"{_name(name)} {sign} {text}"
+
+
 def _conjuncts(node: Any) -> Iterator[Any]:
     match node:
         case {"BinaryExpr": {"op": "And", "left": left, "right": right}}:

@@ -1,7 +1,7 @@
 """Reading: the calls that fetch, scan, follow and query."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from wings_client._admin import AdminCalls, TopicRef, check_which, is_from_end, name_of, which
 from wings_client._arguments import checked
@@ -26,6 +26,9 @@ from wings_core.contracts.tickets import (
 )
 from wings_core.errors import InvalidArgument, InvalidTicket, PartitionRequired, SchemaMismatch
 from wings_core.partitions import any_partition_value
+
+if TYPE_CHECKING:
+    from wings_client._lazy import Open
 
 
 @checked
@@ -198,6 +201,41 @@ class ReadCalls(AdminCalls):
         """
         from wings_client._lazy import lazy_frame
 
+        described, schema, open_scan = self._openable(topic, offset, partition, system_columns)
+        return lazy_frame(described.id, schema, described.schema, open_scan)
+
+    def dataset(
+        self,
+        topic: TopicRef,
+        offset: OffsetValue = "earliest",
+        partition: PartitionValue = None,
+        *,
+        system_columns: bool = False,
+    ) -> Any:
+        """Return a dataset of Arrow, of which DuckDB reads what a query needs.
+
+        Give it a name, and use that as a table of `duckdb.sql`. Only the columns that a query uses
+        are sent, and of its filter comparisons with numbers, texts and flags are evaluated on the
+        server; Arrow applies all of it again. Each query reads what is committed then.
+
+        Args:
+            topic: The topic.
+            offset: The first offset, as for `scan`.
+            partition: The partition value; None: all.
+            system_columns: Append system columns, like `lazy`.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+        """
+        from wings_client._dataset import TopicDataset
+
+        described, schema, open_scan = self._openable(topic, offset, partition, system_columns)
+        return TopicDataset(schema, described.schema, open_scan)
+
+    def _openable(
+        self, topic: TopicRef, offset: OffsetValue, partition: PartitionValue, system_columns: bool
+    ) -> "tuple[Topic, Schema, Open]":
+        """Return a topic, the schema of its rows, and what opens a scan for one query of them."""
         described = self._described(topic)
         many = which(self, described, partition, None)
         where = place(partition, many, "latest")
@@ -217,7 +255,7 @@ class ReadCalls(AdminCalls):
                 system_columns=len(own) < len(columns),
             )
 
-        return lazy_frame(described.id, schema, described.schema, open_scan)
+        return described, schema, open_scan
 
     def sql(
         self,

@@ -253,6 +253,7 @@ class AsyncClient:
 
     scan = opening(_made(Client.scan, _rows_of))
     read = opening(_made(Client.read, _rows_of))
+    dataset = _awaited(Client.dataset)
     lazy = _awaited(Client.lazy)
     sql = opening(_made(Client.sql, _rows_of))
     snapshot = opening(_made(Client.snapshot, _rows_of))
