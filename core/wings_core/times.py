@@ -29,9 +29,28 @@ WAIT_SECONDS_MAX = 10 * 366 * 86_400.0
 """Longest wait, to which later deadlines are cut: system calls reject very long timeouts."""
 
 
+_ahead_us = 0
+"""How far tests have moved this process's clocks."""
+
+
 def now_us() -> int:
     """Return the wall clock's time in microseconds since the epoch."""
-    return time.time_ns() // 1000
+    return time.time_ns() // 1000 + _ahead_us
+
+
+def monotonic() -> float:
+    """Return the monotonic clock's time in seconds, which `move_clocks` moves too."""
+    return time.monotonic() + _ahead_us / 1e6
+
+
+def move_clocks(seconds: float) -> None:
+    """Move `now_us` and `monotonic` of this process forward, for tests of what happens later.
+
+    Waits and deadlines stay real. Whoever waits for such a time is to be woken by the caller.
+    """
+    global _ahead_us
+    assert seconds >= 0
+    _ahead_us += round(seconds * 1e6)
 
 
 def parse_timestamp(text: str, *, up: bool = False) -> int:

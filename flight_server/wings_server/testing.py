@@ -25,6 +25,7 @@ import structlog
 from pydantic import SecretStr
 
 from wings_core.limits import Limits
+from wings_core.times import move_clocks
 from wings_server import logs
 from wings_server.process import Server
 from wings_server.settings import Address, Settings, load
@@ -77,6 +78,22 @@ class RunningServer(_Addresses):
         self.server = server
         self.kafka = str(server.kafka)
         self.data_dir = server.settings.data_dir
+
+    def advance(self, seconds: float) -> None:
+        """Move the time of this process forward, and do what is due by then; blocks until done.
+
+        Locks of share groups end, delayed messages are delivered again, retention and tiers take
+        what is old enough, and tokens end. Timeouts of calls, heartbeats and the sessions of
+        consumer groups stay real. Another server in this process moves too, but does only what it
+        is asked for.
+
+        Args:
+            seconds: How far, at least 0. There is no way back.
+        """
+        move_clocks(seconds)
+        log = self.server.log
+        log.shares.coordinator.clock_moved()
+        log.maintainer.run()
 
     def wait_for_calls(self, calls: int) -> None:
         """Wait until exactly `calls` Flight calls are under way.

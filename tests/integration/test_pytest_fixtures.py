@@ -11,6 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 BEFORE = """
 import sys
+import threading
 
 def test_nothing_is_imported_before_a_test_asks_for_it():
     assert not {"pyarrow", "wings_client", "wings_server"} & set(sys.modules)
@@ -19,11 +20,31 @@ AFTER = """
 def test_topics_of_other_tests_are_gone(wings, wings_server):
     assert list(wings.topics()) == []
     assert wings_server.http.startswith("http://127.0.0.1:")
+
+def test_retention_and_waiting_members_follow_the_time(wings, wings_server):
+    day = 86_400
+    wings.create_topic("jobs", {"n": "int64"}, config={"retention_ms": 3 * day * 1000})
+    wings.create_share_group("work", "jobs", {"start": "earliest"})
+    wings.push("jobs", {"n": [1]})
+    with wings.share_consumer("work", topic="jobs", timeout=60) as consumer:
+        consumer.release(next(iter(consumer)), delay=3600)
+        waits = threading.Thread(target=lambda: consumer.accept(next(iter(consumer))))
+        waits.start()
+        wings_server.advance(3601)
+        waits.join(30)
+        assert not waits.is_alive()
+    wings_server.advance(2 * day)
+    wings.push("jobs", {"n": [2]})
+    assert wings.read("jobs").to_arrow()["n"].to_pylist() == [1, 2]
+    wings_server.advance(2 * day)
+    assert wings.read("jobs").to_arrow()["n"].to_pylist() == [2]
 """
 
 
 def test_the_tests_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
-    with_fixtures, with_address, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    pytester.makepyfile(BEFORE + with_fixtures + AFTER + with_address)
+    with_fixtures, with_address, _, with_time = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL
+    )
+    pytester.makepyfile(BEFORE + with_fixtures + AFTER + with_address + with_time)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=6)

@@ -1,11 +1,10 @@
 """The clock that holds expire by: monotonic, so that setting the wall's does them no harm."""
 
-import time
 import uuid
 from pathlib import Path
 from typing import Protocol
 
-from wings_core.times import now_us
+from wings_core.times import monotonic, now_us
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -36,5 +35,5 @@ class MonotonicClock:
         except OSError:
             self.boot_id = str(uuid.uuid4())  # Readings of other processes are not to be trusted.
 
-    now = staticmethod(time.monotonic)
+    now = staticmethod(monotonic)
     wall_us = staticmethod(now_us)

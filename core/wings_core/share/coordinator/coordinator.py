@@ -319,6 +319,10 @@ class Coordinator:
         """
         return self._groups.has_ready(group)
 
+    def clock_moved(self) -> None:
+        """Look at once at what has become due by a clock that was moved."""
+        self._wake_ups.call()
+
     def wake_another(self, group: ShareGroup) -> None:
         """Call back another of those who wait, if something may be available.
 
