@@ -37,7 +37,7 @@ def fetch_text(http: httpx.Client, topic: str) -> bytes:
 
 @given(batches(rows_min=1))
 @settings(
-    max_examples=examples(12, 100),
+    max_examples=examples(8, 100),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_what_a_fetch_gives_a_push_accepts_and_the_rows_are_the_same(

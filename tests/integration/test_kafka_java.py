@@ -24,6 +24,8 @@ pytestmark = [
     pytest.mark.skipif(not JARS.is_dir(), reason="Kafka's programs are missing: make kafka-java"),
     pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java on the path"),
 ]
+# Clients of librdkafka and of Python show the same in `test_kafka_admin` and others: each program
+# takes seconds to start Java, and one test of them will do before a merge.
 
 
 def run(server: RunningServer, program: str, *arguments: str, given: str = "") -> list[str]:
@@ -57,6 +59,7 @@ def test_console_programs_create_produce_and_consume(
         assert sum(state.next_offset for state in states) == 1_000
 
 
+@pytest.mark.soak
 def test_programs_of_administrators(server: RunningServer, new_topic_id: str) -> None:
     topic = ["--topic", new_topic_id]
     run(server, "TopicCommand", "--create", *topic, "--config", "retention.ms=60000")
@@ -76,6 +79,7 @@ def test_programs_of_administrators(server: RunningServer, new_topic_id: str) ->
     assert all(end == offset for offset, end, _ in ends if offset != "-")
 
 
+@pytest.mark.soak
 def test_records_are_deleted(server: RunningServer, new_topic_id: str, tmp_path: Path) -> None:
     run(server, "TopicCommand", "--create", "--topic", new_topic_id)
     run(server, "ConsoleProducer", "--topic", new_topic_id, given="one\ntwo\nthree")
@@ -89,6 +93,7 @@ def test_records_are_deleted(server: RunningServer, new_topic_id: str, tmp_path:
         assert (state.log_start_offset, state.next_offset) == (3, 3)
 
 
+@pytest.mark.soak
 def test_verifiable_programs_agree_on_each_record(server: RunningServer, new_topic_id: str) -> None:
     topic = ["--topic", new_topic_id]
     run(server, "TopicCommand", "--create", *topic, "--partitions", "2")

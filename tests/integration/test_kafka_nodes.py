@@ -18,7 +18,7 @@ from wings_server.testing import ServerProcess, metadata_process, server_process
 
 NODES = 3
 PARTITIONS = 6
-RECORDS = 1_200
+RECORDS = 360
 FAST = {"WINGS_NODE_LEASE_SECONDS": "2"}
 
 

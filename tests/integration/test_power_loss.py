@@ -57,7 +57,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 @pytest.mark.parametrize(
-    "states", [5, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+    "states", [2, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
 )
 def test_what_was_acknowledged_is_there_wherever_power_is_lost(
     recorded: Recorded, states: int

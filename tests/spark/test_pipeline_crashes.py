@@ -22,7 +22,7 @@ from wings_server.testing import RunningServer, running_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]  # Every point takes a start of Spark.
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BATCH_ROWS = 600
@@ -231,21 +231,12 @@ def crashes(
 
 
 @pytest.mark.timeout(600)
-def test_a_pipeline_killed_after_its_publish_writes_what_an_undisturbed_one_does(
-    crashes: Crashes,
-) -> None:
-    crashes.run(("after publish",), 2 * BATCH_ROWS, None)
-
-
-@pytest.mark.soak  # Every point takes a start of Spark.
-@pytest.mark.timeout(600)
 def test_a_pipeline_killed_at_every_step_writes_what_an_undisturbed_one_does(
     crashes: Crashes,
 ) -> None:
     crashes.run(POINTS, 3 * BATCH_ROWS, None)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_pipeline_killed_over_and_over_writes_what_an_undisturbed_one_does(
     crashes: Crashes,

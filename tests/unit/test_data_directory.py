@@ -58,6 +58,7 @@ def test_closing_twice_does_nothing(tmp_path: Path) -> None:
         assert again.locked
 
 
+@pytest.mark.programs
 def test_a_directory_that_another_process_holds_is_refused_until_that_ends(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],

@@ -1,9 +1,8 @@
 """The paths that documents name: every one is there."""
 
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -23,6 +22,7 @@ _NOT_OURS = {"NNNN-title.md", "tenants/T/namespaces/N/topics/"}
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
+@cache
 def _is_there(path: str) -> bool:
     """Whether a path, from the root, a package or inside of one, leads somewhere."""
     first = path.split("/", 1)[0]
@@ -34,14 +34,12 @@ def _is_there(path: str) -> bool:
     return any(any(package.rglob(path.rstrip("/"))) for package in PACKAGES)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_path_that_a_document_names_is_there(
-    document: Path, subtests: pytest.Subtests
-) -> None:
-    text = document.read_text(encoding="utf-8")
-    for path in sorted({*_PATH.findall(text)} - _NOT_OURS):
-        with subtests.test(path):
-            assert _is_there(path)
-    for link in sorted({*_LINK.findall(text)}):
-        with subtests.test(link):
-            assert (document.parent / link).exists()
+def test_every_path_that_a_document_names_is_there() -> None:
+    missing: list[str] = []
+    for document in DOCUMENTS:
+        text, name = document.read_text(encoding="utf-8"), document.relative_to(ROOT)
+        paths = {*_PATH.findall(text)} - _NOT_OURS
+        missing += [f"{path} in {name}" for path in paths if not _is_there(path)]
+        links = {*_LINK.findall(text)}
+        missing += [f"{link} in {name}" for link in links if not (document.parent / link).exists()]
+    assert missing == []

@@ -98,7 +98,13 @@ def output_of(command: list[str], directory: Path) -> str:
 
 
 @pytest.mark.parametrize("stubs", [False, pytest.param(True, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("complaints_of", [pyright, mypy], ids=lambda checker: checker.__name__)
+@pytest.mark.parametrize(
+    "complaints_of",
+    [
+        pytest.param(pyright, id="pyright"),
+        pytest.param(mypy, marks=pytest.mark.soak, id="mypy"),  # Five seconds, of the same types.
+    ],
+)
 def test_strict_programs_pass_and_wrong_ones_do_not(
     complaints_of: Callable[[Path], Complaints], stubs: bool, tmp_path: Path
 ) -> None:

@@ -267,7 +267,7 @@ STEPS = st.lists(
 def test_each_batch_of_a_run_is_judged_as_if_it_were_alone(
     metadata: MetadataUnderTest, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    @settings(max_examples=examples(4, 40) if metadata.is_slow else examples(12, 200))
+    @settings(max_examples=examples(4, 40) if metadata.is_slow else examples(8, 200))
     @given(steps=STEPS)
     def agree(steps: list[list[Run] | str]) -> None:
         rig = Rig(metadata, tmp_path_factory.mktemp("segments"))

@@ -2,9 +2,9 @@
 
 import io
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, get_args, get_origin
 
 import pytest
@@ -53,12 +53,15 @@ def request(api: Api, version: int, values: dict[str, Any]) -> tuple[bytes, int]
     return out.getvalue(), begin
 
 
-def full_requests() -> Iterator[tuple[Any, bytes, int]]:
-    """Yield class, bytes and begin of the body of a request of each version that is served."""
-    for api, (first, last) in VERSIONS.items():
-        for version in range(first, last + 1):
-            schema = load_request_schema(api.value, version)
-            yield schema, *request(api, version, full(schema))
+@cache
+def full_requests() -> list[tuple[Any, bytes, int]]:
+    """Return class, bytes and begin of the body of a request of each version that is served."""
+    schemas = [
+        (api, version, load_request_schema(api.value, version))
+        for api, (first, last) in VERSIONS.items()
+        for version in range(first, last + 1)
+    ]
+    return [(schema, *request(api, version, full(schema))) for api, version, schema in schemas]
 
 
 def test_the_lists_of_every_request_are_walked_to_its_end() -> None:

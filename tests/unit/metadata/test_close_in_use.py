@@ -14,7 +14,7 @@ PROGRAM = FORKED + Path(__file__).with_name("close_in_use.py").read_text(encodin
 
 
 rounds_of_each = pytest.mark.parametrize(
-    "rounds", [10, pytest.param(1_000, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+    "rounds", [5, pytest.param(1_000, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
 )
 
 

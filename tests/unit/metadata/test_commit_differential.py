@@ -103,7 +103,7 @@ def test_all_stores_answer_one_history_alike(postgres: PostgresServer, tmp_path:
         PostgresMetadata(postgres.url, schema=schema, clock=clock) as second,
     ):
 
-        @settings(max_examples=examples(30, 200))
+        @settings(max_examples=examples(16, 200))
         @given(steps=STEPS)
         def check(steps: list[Flush | str | int]) -> None:
             clock.time = NOON

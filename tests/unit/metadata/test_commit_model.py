@@ -268,7 +268,7 @@ def outcome_of(result: CommitResult) -> Outcome:
 @remote_in_soak
 @pytest.mark.hypothesis
 def test_commits_agree_with_the_model(metadata: MetadataUnderTest) -> None:
-    @settings(max_examples=examples(4, 20) if metadata.is_slow else examples(12, 80))
+    @settings(max_examples=examples(4, 20) if metadata.is_slow else examples(8, 80))
     @given(steps=STEPS)
     def agree(steps: list[Step]) -> None:
         check_steps(metadata, steps)

@@ -404,6 +404,7 @@ def waiting_request(topic: Topic, offset: int) -> offset_registry_pb2.OffsetLoca
     return request
 
 
+@pytest.mark.programs
 def test_the_generated_code_is_that_of_the_proto_files(tmp_path: Path) -> None:
     core = Path(wings_core.protocol.v1.__file__).parents[3]
     protos = sorted((core / "wings_core/protocol").rglob("*.proto"))

@@ -42,6 +42,7 @@ def delivered(
         records.close()
 
 
+@pytest.mark.programs
 def test_the_first_delivery_of_a_process_does_not_wait_for_pandas() -> None:
     pytest.importorskip("pandas")
     # In a process of its own, as pyarrow imports pandas for much that tests do.

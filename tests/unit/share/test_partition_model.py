@@ -405,5 +405,5 @@ def _offsets(pick: Pick) -> range:
 
 TestPartitionAgainstAModel = PartitionMachine.TestCase
 TestPartitionAgainstAModel.settings = settings(
-    max_examples=examples(12, 300), stateful_step_count=40, phases=[Phase.generate, Phase.shrink]
+    max_examples=examples(8, 300), stateful_step_count=40, phases=[Phase.generate, Phase.shrink]
 )

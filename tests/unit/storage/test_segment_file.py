@@ -112,7 +112,7 @@ def test_a_segment_without_pages_is_a_file_too() -> None:
     assert pa.ipc.open_file(pa.py_buffer(b"".join(writer.finish()))).read_all().num_rows == 0
 
 
-@settings(max_examples=examples(12, 100), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8, 100), suppress_health_check=[HealthCheck.too_slow])
 @given(batch=batches())
 def test_rows_of_any_type_come_back_either_way(batch: pa.RecordBatch) -> None:
     rows = timed(batch)
