@@ -9,6 +9,11 @@ export function count(value) {
   return value === null || value === undefined ? "–" : COUNT.format(value);
 }
 
+/** How much of a list is shown: "first 500 of 1,203", or "12" where that is all. */
+export function firstOf(shown, all) {
+  return shown < all ? `first ${count(shown)} of ${count(all)}` : count(shown);
+}
+
 /** 12.3M */
 export function short(value) {
   return value === null || value === undefined ? "–" : Math.abs(value) < 10_000 ? COUNT.format(round(value)) : SHORT.format(value);

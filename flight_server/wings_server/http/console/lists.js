@@ -1,8 +1,8 @@
 // What pages with lists share: their head, the choice of a namespace, a search, pages of a list.
 
-import { act } from "./api.js";
+import { act, sql } from "./api.js";
 import { debounced, fill, h } from "./dom.js";
-import { shortName } from "./format.js";
+import { count, firstOf, shortName } from "./format.js";
 import { problem } from "./notices.js";
 import { DEFAULT, remember } from "./routes.js";
 
@@ -44,9 +44,12 @@ export class Paged {
   #asked = 0;
   #isBusy = false;
 
-  /** `ask(after, limit)` returns the rows that come after a row, null: the first. */
-  constructor(ask, { limit = 200, onRows, onError, signal }) {
-    Object.assign(this, { ask, limit, onRows, onError, signal, rows: [], isWhole: false });
+  /**
+   * `ask(after, limit)` returns the rows that come after a row, null: the first; `count()` how many
+   * there are in all, asked where the first page is not all.
+   */
+  constructor(ask, { limit = 200, count, onRows, onError, signal }) {
+    Object.assign(this, { ask, limit, count, onRows, onError, signal, rows: [], isWhole: false, all: null });
   }
 
   /** Begin again. */
@@ -55,7 +58,14 @@ export class Paged {
     this.#isBusy = false;
     this.rows = [];
     this.isWhole = false;
+    this.all = null;
     await this.more();
+    const asked = this.#asked;
+    if (this.isWhole || this.count === undefined) return;
+    const all = await this.count().catch(() => null);  // Some may be listed, and not counted.
+    if (asked !== this.#asked || this.signal.aborted) return;
+    this.all = all;
+    this.onRows(this.rows);
   }
 
   /** Get the next page, if there is one. */
@@ -80,7 +90,8 @@ export class Paged {
 
   /** How many there are, as far as is known. */
   get size() {
-    return this.isWhole ? String(this.rows.length) : `${this.rows.length}+`;
+    if (this.isWhole) return count(this.rows.length);
+    return this.all === null ? `${count(this.rows.length)}+` : firstOf(this.rows.length, this.all);
   }
 }
 
@@ -95,4 +106,10 @@ export class ErrorPlace {
   clear() {
     if (this.element.firstChild) fill(this.element);
   }
+}
+
+/** Return how many rows a system table has with a text in a column, as a statement of SQL counts them. */
+export async function counted(what, table, where, parameters, signal) {
+  const { rows } = await sql(`SELECT count(${what}) AS size FROM system.${table} WHERE ${where}`, { parameters, signal });
+  return rows[0].size;
 }

@@ -5,12 +5,14 @@ import { fill, h } from "./dom.js";
 const OVERSCAN = 12;
 const NEAR_END = 40;
 
+const classOf = ({ right, wide }, ...others) => [right && "right", wide && "wide", ...others].filter(Boolean).join(" ") || null;
+
 /**
  * Make a table.
  *
- * Columns are `{label, text, node?, right?, className?, sort?}`: `text(row)` is what a cell says, and
+ * Columns are `{label, text, node?, right?, wide?, className?, sort?}`: `text(row)` is what a cell says, and
  * `node(row)` what stands in it where that is more than text; it is made anew when the text changes.
- * `sort(row)` makes a column's heading a button.
+ * `sort(row)` makes a column's heading a button; one that is `wide` is left out on a phone.
  *
  * Options: `label` for screen readers; `key(row)` tells rows apart; `empty()` stands in for no rows;
  * `onEnd()` is called when the last rows come into sight; `onOpen(row)` on a click; `tall`: as high as
@@ -75,7 +77,7 @@ export class Table {
       const inside = column.sort === undefined ? column.label
         : h("button", { type: "button", onclick: () => this.#sortBy(column) }, column.label, h("span", { "aria-hidden": "true" }, arrow));
       const sorted = isOrder ? (this.#order.down ? "descending" : "ascending") : null;
-      return h("th", { scope: "col", class: column.right ? "right" : null, "aria-sort": sorted }, inside);
+      return h("th", { scope: "col", class: classOf(column), "aria-sort": sorted }, inside);
     });
     const at = [...this.head.querySelectorAll("button")].indexOf(document.activeElement);
     fill(this.head, h("tr", {}, cells));
@@ -155,7 +157,7 @@ export class Table {
 
   #line() {
     const cells = this.columns.map((column) =>
-      h("td", { class: [column.right ? "right" : "", column.className ?? ""].join(" ").trim() || null }));
+      h("td", { class: classOf(column, column.className) }));
     const line = { element: h("tr", {}, cells), cells, texts: [], row: null };
     if (this.onOpen) {
       line.element.addEventListener("click", (event) => {

@@ -4,8 +4,8 @@
 import { act, poll } from "../api.js";
 import { Chart, meter, Tiles } from "../chart.js";
 import { fill, h, panel } from "../dom.js";
-import { ago, count, partition, short, shortName } from "../format.js";
-import { ErrorPlace, head, search } from "../lists.js";
+import { ago, count, firstOf, partition, short, shortName } from "../format.js";
+import { counted, ErrorPlace, head, search } from "../lists.js";
 import { empty } from "../notices.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
@@ -28,13 +28,14 @@ async function list(main, found, signal) {
   const errors = new ErrorPlace();
   const size = h("span", { class: "soft number" });
   let query = found.keys.get("q") ?? "";
+  let counts = {};
   const table = new Table([
     { label: "Consumer", text: (row) => row.consumer, node: (row) => h("a", { href: route("consumers", [row.consumer]) }, row.consumer), sort: (row) => row.consumer },
     { label: "Topic", text: (row) => shortName(row.topic), node: (row) => h("a", { href: route("topic", [row.topic]) }, shortName(row.topic)), sort: (row) => row.topic },
-    { label: "Members", right: true, text: (row) => count(row.members), sort: (row) => row.members },
-    { label: "Partitions", right: true, text: (row) => count(row.partitions), sort: (row) => row.partitions },
+    { label: "Members", wide: true, right: true, text: (row) => count(row.members), sort: (row) => row.members },
+    { label: "Partitions", wide: true, right: true, text: (row) => count(row.partitions), sort: (row) => row.partitions },
     { label: "Lag", right: true, text: (row) => count(row.lag), sort: (row) => row.lag },
-    { label: "Committed", right: true, text: (row) => ago(row.committed_at), sort: (row) => row.committed_at },
+    { label: "Committed", wide: true, right: true, text: (row) => ago(row.committed_at), sort: (row) => row.committed_at },
   ], {
     label: "Consumers",
     key: (row) => `${row.consumer} ${row.topic}`,
@@ -48,7 +49,9 @@ async function list(main, found, signal) {
     const groups = await act("group-list", { contains: query, limit: SHOWN_MAX }, { signal });
     errors.clear();
     table.rows = rowsOf(consumers, groups);
-    fill(size, consumers.length === SHOWN_MAX ? `the first ${SHOWN_MAX}` : `${consumers.length} consumers`);
+    if (counts.query !== query || consumers.length < SHOWN_MAX) counts = { query, all: consumers.length };
+    if (consumers.length === SHOWN_MAX && counts.all === SHOWN_MAX) counts.all = await counted("DISTINCT consumer", "consumers", "strpos(consumer, ?) > 0", [query], signal);
+    fill(size, `${firstOf(consumers.length, counts.all)} consumers`);
   }
   fill(main, head("Consumers", { beside: [size] }),
     search(found, "Find consumers by a part of their name", (text) => {

@@ -6,15 +6,17 @@ import { fill, h, panel } from "../dom.js";
 import { ago, count, duration, json, moment, partition, perSecond, short, shortName } from "../format.js";
 import { ErrorPlace, head } from "../lists.js";
 import { empty } from "../notices.js";
+import { may } from "../rights.js";
 import { route } from "../routes.js";
 import { Table } from "../table.js";
 import { history } from "../traffic.js";
 import { deadLetters } from "./dead_letters.js";
+import { seekForm } from "./seek.js";
 
 export async function render(main, found, signal) {
   const [topic, name] = found.parts;
   fill(main, head(name, { crumbs: [["Share groups", route("groups")], [shortName(topic), route("topic", [topic, "groups"])]] }));
-  const groups = await act("share-list", { topic }, { signal });
+  const [groups, described] = await Promise.all([act("share-list", { topic }, { signal }), act("describe-topic", { topic }, { signal })]);
   const group = groups.find((each) => each.group === name);
   if (group === undefined) {
     main.append(empty("There is no such share group", `The topic ${topic} has none of this name.`, `wings share create ${name} ${shortName(topic)}`));
@@ -27,19 +29,20 @@ export async function render(main, found, signal) {
   const rates = new Rates();
   const members = membersTable();
   const holds = holdsTable(topic);
-  main.append(errors.element, tiles.element,
+  main.append(...[errors.element, tiles.element,
     h("div", { class: "grid" },
       panel("Lag", null, h("div", { class: "body" }, chart.element)),
       panel("Finished", null, h("div", { class: "body" }, done.element))),
     panel("Members", null, members.whole),
     panel("Who holds what", null, holds.whole),
-    deadLetters(group, signal),
-    panel("Settings", null, h("div", { class: "body" }, settings(group.config))));
+    deadLetters(group, await may("admin", group.config.dlq_topic ?? ""), signal),
+    (await may("admin", topic)) && seekForm(group, described.partition_key !== null, signal, () => look().catch(() => {})),
+    panel("Settings", null, h("div", { class: "body" }, settings(group.config)))].filter(Boolean));
   void history({ topic, group: name }, ["accepted", "redelivered", "dead_lettered"], signal).then((past) => {
     chart.past(past.map((each) => [each.at, [each.lag, each.in_flight]]));
     done.past(past.map((each) => [each.at, [each.accepted, each.dead_lettered, each.redelivered]]));
   }, () => {});
-  await poll(async () => {
+  async function look() {
     const known = await act("share-members", { topic, group: name }, { signal });
     errors.clear();
     tiles.set("lag", count(known.lag), "messages not finished");
@@ -53,7 +56,8 @@ export async function render(main, found, signal) {
     tiles.set("failed", perSecond(failed), `${count(known.counts.dead_lettered)} since the start`);
     members.rows = known.members;
     holds.rows = known.holds;
-  }, { interval: 1_500, signal, onError: (error) => errors.show(error) });
+  }
+  await poll(look, { interval: 1_500, signal, onError: (error) => errors.show(error) });
 }
 
 function membersTable() {

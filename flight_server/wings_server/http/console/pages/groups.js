@@ -21,12 +21,12 @@ export async function render(main, found, signal) {
   } });
   const table = new Table([
     { label: "Group", text: (row) => row.group, node: (row) => h("a", { href: route("group", [row.topic, row.group]) }, row.group), sort: (row) => row.group },
-    { label: "Topic", text: (row) => shortName(row.topic), node: (row) => h("a", { href: route("topic", [row.topic]) }, shortName(row.topic)), sort: (row) => row.topic },
+    { label: "Topic", wide: true, text: (row) => shortName(row.topic), node: (row) => h("a", { href: route("topic", [row.topic]) }, shortName(row.topic)), sort: (row) => row.topic },
     { label: "Lag", ...figure((known) => count(known.lag)), sort: (row) => figures.get(keyOf(row))?.lag },
-    { label: "Held", ...figure((known) => count(known.in_flight)) },
-    { label: "Members", ...figure((known) => count(known.members.length)) },
+    { label: "Held", wide: true, ...figure((known) => count(known.in_flight)) },
+    { label: "Members", wide: true, ...figure((known) => count(known.members.length)) },
     { label: "Oldest unfinished", ...figure((known) => (known.oldest ? duration(known.oldest.age_ms) : "–")) },
-    { label: "Dead letters", text: (row) => (row.config.dlq_topic ? shortName(row.config.dlq_topic) : "dropped") },
+    { label: "Dead letters", wide: true, text: (row) => (row.config.dlq_topic ? shortName(row.config.dlq_topic) : "dropped") },
   ], {
     label: "Share groups",
     key: keyOf,

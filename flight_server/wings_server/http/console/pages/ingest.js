@@ -41,7 +41,7 @@ async function sources(main, found, signal) {
     const rows = await act("shard-sources", { contains: query, limit: SHOWN_MAX }, { signal });
     errors.clear();
     table.rows = rows;
-    fill(size, rows.length === SHOWN_MAX ? `the first ${SHOWN_MAX}` : `${rows.length} sources`);
+    fill(size, rows.length === SHOWN_MAX ? `first ${SHOWN_MAX}, there are more: find one by its name` : `${rows.length} sources`);
   }
   fill(main, head("Ingest", { beside: [size] }),
     search(found, "Find sources by a part of their name", (text) => {

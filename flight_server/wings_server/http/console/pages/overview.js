@@ -22,8 +22,8 @@ export async function render(main, _, signal) {
     { label: "Topic", text: (row) => shortName(row.topic), node: (row) => h("a", { href: route("topic", [row.topic]) }, shortName(row.topic)) },
     { label: "Rows in", right: true, text: (row) => perSecond(row.rowsIn) },
     { label: "Rows out", right: true, text: (row) => perSecond(row.rowsOut) },
-    { label: "Rows", right: true, text: (row) => count(row.rows) },
-    { label: "Size", right: true, text: (row) => bytes(row.bytes) },
+    { label: "Rows", wide: true, right: true, text: (row) => count(row.rows) },
+    { label: "Size", wide: true, right: true, text: (row) => bytes(row.bytes) },
     { label: "Last message", right: true, text: (row) => ago(row.last_timestamp) },
   ], { label: "Busiest topics", key: (row) => row.topic, tall: false, empty: () => (errors.element.firstChild ? null : quiet()) });
   const needs = h("div");

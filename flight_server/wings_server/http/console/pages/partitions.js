@@ -4,7 +4,7 @@ import { act } from "../api.js";
 import { meter } from "../chart.js";
 import { debounced, fill, h, panel } from "../dom.js";
 import { ago, bytes, count, partition } from "../format.js";
-import { ErrorPlace, Paged } from "../lists.js";
+import { counted, ErrorPlace, Paged } from "../lists.js";
 import { empty } from "../notices.js";
 import { Table } from "../table.js";
 
@@ -28,6 +28,7 @@ export async function partitions(body, topic, { signal }) {
     () => act("partition-states", { topic: topic.topic, order, contains, skip: paged.rows.length, limit: paged.limit }, { signal }),
     {
       signal,
+      count: () => counted("*", "partitions", "topic = ? AND strpos(partition, ?) > 0", [topic.topic, contains], signal),
       onRows: (rows) => {
         errors.clear();
         most = Math.max(1, ...rows.slice(0, 200).map((row) => row.bytes));

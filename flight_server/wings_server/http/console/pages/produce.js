@@ -53,7 +53,7 @@ export function produce(body, topic, { signal, rights }) {
 }
 
 function labelOf({ name, type, nullable }, topic) {
-  return [name, " ", h("span", { class: "tag" }, type), name === topic.partition_key && h("span", { class: "tag" }, "partition key"), !nullable && h("span", { class: "tag" }, "needed")];
+  return h("span", { class: "row" }, name, h("span", { class: "tag" }, type), name === topic.partition_key && h("span", { class: "tag" }, "partition key"), !nullable && h("span", { class: "tag" }, "needed"));
 }
 
 function inputOf({ name, type, nullable }) {

@@ -4,7 +4,7 @@ import { act, poll } from "../api.js";
 import { Rates } from "../chart.js";
 import { fill, h } from "../dom.js";
 import { ago, bytes, bytesPerSecond, count, perSecond, short, shortName } from "../format.js";
-import { ErrorPlace, head, namespaces, Paged, search } from "../lists.js";
+import { counted, ErrorPlace, head, namespaces, Paged, search } from "../lists.js";
 import { empty } from "../notices.js";
 import { DEFAULT, route } from "../routes.js";
 import { Table } from "../table.js";
@@ -31,6 +31,7 @@ export async function render(main, found, signal) {
     (last, limit) => act("list-topics", { namespace, limit, contains: query, after: last === null ? "" : last.topic.split("/").at(-1) }, { signal }),
     {
       signal,
+      count: () => counted("*", "topics", "strpos(topic, ?) = 1 AND strpos(substr(topic, ?), ?) > 0", [`${namespace}/topics/`, `${namespace}/topics/`.length + 1, query], signal),
       onRows: (rows) => {
         errors.clear();
         table.rows = rows;
@@ -75,15 +76,15 @@ function columns(of) {
   });
   return [
     { label: "Topic", text: (row) => shortName(row.topic), node: (row) => h("a", { href: route("topic", [row.topic]) }, shortName(row.topic)), sort: (row) => row.topic },
-    { label: "Key", text: (row) => row.partition_key ?? "–" },
-    { label: "Partitions", ...figure("partitions", count) },
-    { label: "Rows", ...figure("rows", count) },
-    { label: "Size", ...figure("bytes", bytes) },
+    { label: "Key", wide: true, text: (row) => row.partition_key ?? "–" },
+    { label: "Partitions", wide: true, ...figure("partitions", count) },
+    { label: "Rows", wide: true, ...figure("rows", count) },
+    { label: "Size", wide: true, ...figure("bytes", bytes) },
     { label: "Rows in", ...figure("rowsIn", perSecond) },
-    { label: "Bytes in", ...figure("bytesIn", bytesPerSecond) },
+    { label: "Bytes in", wide: true, ...figure("bytesIn", bytesPerSecond) },
     { label: "Rows out", ...figure("rowsOut", perSecond) },
-    { label: "Bytes out", ...figure("bytesOut", bytesPerSecond) },
-    { label: "Retention", text: (row) => retention(row.config) },
+    { label: "Bytes out", wide: true, ...figure("bytesOut", bytesPerSecond) },
+    { label: "Retention", wide: true, text: (row) => retention(row.config) },
     { label: "Last message", ...figure("last_timestamp", ago) },
   ];
 }

@@ -1,0 +1,53 @@
+"""Work with a share group: its dead letters by error, and another position."""
+
+from urllib.parse import quote
+
+import httpx
+from console_page import ConsolePage
+from console_seed import NAMESPACE, act
+
+from wings_server.testing import RunningServer
+
+GROUP = f"group/{quote(NAMESPACE + '/topics/payments', safe='')}/billing"
+
+LETTERS = "section[aria-label='Dead letters']"
+
+
+def test_dead_letters_are_grouped_by_error(page: ConsolePage) -> None:
+    page.open(GROUP)
+    page.wait_for("2 \N{MULTIPLICATION SIGN}\tcard expired\trejected", within=LETTERS)
+    page.picture("group")
+    page.script(
+        "[...document.querySelectorAll('button.link')]"
+        ".find((each) => each.innerText === 'card expired').click()"
+    )
+    lines = f"return document.querySelectorAll(\"{LETTERS} td[class='mono']\").length"
+    page.wait("its letters alone", lambda: page.script(lines) == 2)
+
+
+def test_a_group_is_moved_once_its_user_is_sure(page: ConsolePage, server: RunningServer) -> None:
+    def lag() -> int:
+        with httpx.Client(base_url=server.http) as http:
+            return act(http, "share-members", topic="payments", group="billing")["lag"]
+
+    page.open(GROUP)
+    page.wait_for("Seek")
+    seek = "section[aria-label='Seek']"
+    page.script(
+        f'const found = document.querySelector("{seek} select");'
+        "found.value = 'offset'; found.dispatchEvent(new Event('change'))"
+    )
+    page.type(f"{seek} input", "thirty")
+    page.click(f"{seek} button")
+    page.wait_for("thirty is no offset")
+    page.type(f"{seek} input", "30")
+    page.click(f"{seek} button")
+    page.wait_for("It goes to offset 30", within="dialog")
+    before = lag()
+    page.click("dialog button[type=button]")
+    page.wait("no dialog", lambda: page.script("return document.querySelector('dialog') === null"))
+    assert lag() == before
+    page.click(f"{seek} button")
+    page.click("dialog button.primary")
+    page.wait_for("billing is moved")
+    assert lag() < 12
