@@ -77,7 +77,7 @@ $(VENV)/iceberg-rest: tests/integration/iceberg_rest/pom.xml | $(BIN)/python
 	rm -rf $@ && mv $@.part $@
 
 kafka-java: $(VENV)/.dev $(VENV)/kafka-java ## the tests of Kafka's own programs, which need a JDK of 17 or later and Maven
-	$(BIN)/python -m pytest tests/integration/test_kafka_java.py
+	$(BIN)/python -m pytest tests/integration/test_kafka_java.py tests/integration/test_kafka_java_copies.py
 
 $(VENV)/kafka-java: tests/integration/kafka_java/pom.xml | $(BIN)/python
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(abspath $@.part)
@@ -90,11 +90,13 @@ $(VENV)/kafka-javascript: | $(BIN)/python
 	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $@.part kafkajs@$(KAFKAJS)
 	rm -rf $@ && mv $@.part $@
 
-kafka-go: $(VENV)/.dev $(VENV)/kafka-go ## tests of franz-go's own against a server, for which Go has to be there
+kafka-go: $(VENV)/.dev $(VENV)/kafka-go ## the own tests of two clients in Go against a server, for which Go has to be there
 	$(BIN)/python -m pytest tests/integration/test_kafka_go.py
 
 $(VENV)/kafka-go: tests/integration/kafka_go/go.mod | $(BIN)/python
 	cd $(<D) && go test -c -o $(abspath $@.part)/kgo.test github.com/twmb/franz-go/pkg/kgo
+	cd $(<D) && go test -c -o $(abspath $@.part)/segmentio.test github.com/segmentio/kafka-go
+	cp -r --no-preserve=mode $$(cd $(<D) && go list -m -f '{{.Dir}}' github.com/segmentio/kafka-go)/fixtures $@.part/
 	rm -rf $@ && mv $@.part $@
 
 azurite: $(VENV)/.dev $(VENV)/azurite ## the tests of Azure's queues and blobs, for which npm has to be there

@@ -70,7 +70,7 @@ def check_kafka(topic: "Topic", before: "TopicConfig | None" = None) -> None:
 
     Raises:
         InvalidArgument: The name is not Kafka's, or another than the topic's id is made of; or an
-            alteration changes more than the number of partitions, or lowers it.
+            alteration changes more than the policy and the number of partitions, or lowers that.
         InvalidSchema: The key column or the columns of binary values are not as they must be.
     """
     kafka, known = topic.config.kafka, None if before is None else before.kafka
@@ -78,8 +78,9 @@ def check_kafka(topic: "Topic", before: "TopicConfig | None" = None) -> None:
         raise InvalidArgument("key 'kafka' is set at creation, and is neither added nor removed")
     if kafka is None:
         return
-    if known is not None and kafka != known.model_copy(update={"partitions": kafka.partitions}):
-        raise InvalidArgument("key 'kafka': only `partitions` can be altered")
+    changed = {"partitions": kafka.partitions, "cleanup_policy": kafka.cleanup_policy}
+    if known is not None and kafka != known.model_copy(update=changed):
+        raise InvalidArgument("key 'kafka': only `partitions` and `cleanup_policy` can be altered")
     if known is not None and kafka.partitions < known.partitions:
         raise InvalidArgument(
             f"key 'kafka': the topic has {known.partitions} partitions, and cannot have fewer"

@@ -83,12 +83,14 @@ def test_configuration_is_described_and_altered_key_by_key(
     set_, delete = AlterConfigOpType.SET, AlterConfigOpType.DELETE
     changes = [("retention.ms", "", delete), ("segment.bytes", "1000000", set_)]
     only(altered(admin, new_topic_id, *changes, ("cleanup.policy", "compact", set_)))
-    expected = {**before, "retention.ms": "-1", "segment.bytes": "1000000"}
+    changed = {"segment.bytes": "1000000", "cleanup.policy": "compact"}
+    expected = {**before, "retention.ms": "-1", **changed}
     assert configured(admin, new_topic_id) == expected
     with wings_client.connect(server.flight) as client:
         config = client.topic(new_topic_id).config
         assert (config["retention_ms"], config["segment_bytes"]) == (None, 1_000_000)
     refused = [("no.such", "1"), ("retention.ms", "x"), ("segment.bytes", "0")]
+    refused.append(("cleanup.policy", "no"))
     for name, value in refused:
         mixed = altered(admin, new_topic_id, ("retention.bytes", "5", set_), (name, value, set_))
         assert refusal(mixed) == ck.KafkaError.INVALID_CONFIG, name
@@ -97,6 +99,44 @@ def test_configuration_is_described_and_altered_key_by_key(
     missing = altered(admin, "no-such-topic", ("retention.ms", "5", set_))
     assert refusal(missing) == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
     assert configured(admin, new_topic_id) == expected
+
+
+def test_a_compacted_topic_says_so_and_takes_no_null_keys(
+    server: RunningServer, rdkafka: Rdkafka, admin: AdminClient, new_topic_id: str
+) -> None:
+    rdkafka.create(new_topic_id, 2, **{"cleanup.policy": "delete, compact"})
+    only(admin.create_partitions([NewPartitions(new_topic_id, 3)]))
+    assert configured(admin, new_topic_id)["cleanup.policy"] == "compact,delete"
+    entry: dict[str, Any] = {"value": b"keyed", "key": b"", "partition": 0}
+    rdkafka.produce(new_topic_id, [entry, {**entry, "value": None}])
+    refused: list[ck.KafkaError] = []
+
+    def delivered(error: ck.KafkaError | None, _: object) -> None:
+        if error is not None:
+            refused.append(error)
+
+    producer = ck.Producer(rdkafka.config)
+    for key in (b"key", None):
+        producer.produce(new_topic_id, b"", key, 0, on_delivery=delivered)
+    assert producer.flush(LATER) == 0
+    assert {error.code() for error in refused} == {ck.KafkaError.INVALID_RECORD}
+    only(altered(admin, new_topic_id, ("cleanup.policy", None, AlterConfigOpType.DELETE)))
+    assert configured(admin, new_topic_id)["cleanup.policy"] == "delete"
+    rdkafka.produce(new_topic_id, [{"value": b"without", "partition": 0}])
+
+
+def test_a_topic_that_is_named_twice_is_not_made(server: RunningServer) -> None:
+    topic = text("twice") + struct.pack(">ihii", 1, 1, 0, 0)
+    frame = head(Api.CREATE_TOPICS.value, 2) + struct.pack(">i", 2) + 2 * topic
+    with connected(server.kafka) as connection:
+        connection.send(frame + struct.pack(">ib", 1_000, 0))
+        (result,) = connection.received(Api.CREATE_TOPICS, 2).topics
+    assert result.error_code.name == "invalid_request"
+    with (
+        wings_client.connect(server.flight) as client,
+        pytest.raises(wings_client.TopicNotFound),
+    ):
+        client.topic("twice")
 
 
 def test_configuration_of_the_broker_is_described(admin: AdminClient) -> None:

@@ -67,8 +67,14 @@ class Clients:
         return ck.Consumer({**self.config, **own, **config})
 
     def values(self, topic: str, partition: int = 0, **config: Any) -> list[bytes]:
-        """Return all that is visible of a partition; offsets have no gaps."""
-        found: list[bytes] = []
+        """Return the values that are visible of a partition; offsets have no gaps."""
+        return [value for _, value in self.records(topic, partition, **config)]
+
+    def records(
+        self, topic: str, partition: int = 0, **config: Any
+    ) -> list[tuple[bytes | None, bytes]]:
+        """Return the keys and values that are visible of a partition."""
+        found: list[tuple[bytes | None, bytes]] = []
         with closing(self.consumer("nobody", **config)) as consumer:
             consumer.assign([ck.TopicPartition(topic, partition, 0)])
             end = time.monotonic() + LATER
@@ -79,7 +85,10 @@ class Clients:
                 error = message.error()
                 if error is None:
                     assert message.offset() == len(found)
-                    found.append(message.value() or b"")
+                    key, value = message.key(), message.value() or b""
+                    assert not isinstance(key, str)
+                    assert isinstance(value, bytes)
+                    found.append((key, value))
                 elif error.code() == ck.KafkaError._PARTITION_EOF:
                     return found
         raise AssertionError("the end of the partition does not come")

@@ -30,6 +30,11 @@ class KafkaConfig(BaseModel):
         default="binary",
         description="Whether records keep their values as bytes, or are rows from JSON objects.",
     )
+    cleanup_policy: Literal["delete", "compact", "compact,delete"] = Field(
+        default="delete",
+        description="The topic's `cleanup.policy` for Kafka's programs. Rows are never compacted; "
+        "with `compact` Kafka's producers have to state keys.",
+    )
 
 
 class TopicConfig(BaseModel):

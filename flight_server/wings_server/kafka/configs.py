@@ -1,14 +1,14 @@
 """Configuration of topics by Kafka's keys: read when a topic is made, described and altered."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from kio.schema.errors import ErrorCode
 from pydantic import ValidationError
 
 from wings_core.contracts.actions import AlterTopic
-from wings_core.model import Topic, TopicConfig
+from wings_core.model import KafkaConfig, Topic, TopicConfig
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import Right
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
@@ -67,9 +67,9 @@ _KEYS: Mapping[str, _Key] = {
     "segment.bytes": _Key("segment_bytes", int, _Type.INT),
 }
 
-_ROWS_KEPT = "Without effect: rows are kept until retention.ms or retention.bytes, never compacted."
+CLEANUP_POLICY = "cleanup.policy"
+_ROWS_KEPT = "Rows are kept until retention.ms or retention.bytes, never compacted."
 _FIXED: Mapping[str, tuple[str, _Type, str]] = {
-    "cleanup.policy": ("delete", _Type.LIST, _ROWS_KEPT),
     "compression.type": ("producer", _Type.STRING, "Without effect: rows are stored as Arrow."),
     "message.timestamp.type": ("CreateTime", _Type.STRING, "Records keep the time they state."),
     "min.insync.replicas": ("1", _Type.INT, "Without effect: what is acknowledged is synced."),
@@ -79,6 +79,7 @@ _FIXED: Mapping[str, tuple[str, _Type, str]] = {
 _WITHOUT_EFFECT = frozenset(
     [
         *_FIXED,
+        CLEANUP_POLICY,  # See `kafka_config_of`.
         "delete.retention.ms",
         "flush.messages",
         "flush.ms",
@@ -92,8 +93,23 @@ _WITHOUT_EFFECT = frozenset(
 """Keys that programs set as a matter of course, and that change nothing here."""
 
 
+def kafka_config_of(given: Mapping[str, str | None]) -> Mapping[str, Any]:
+    """Return the keys of a topic's `kafka` from Kafka's configuration.
+
+    Raises:
+        KafkaError: A value is bad.
+    """
+    policy = given.get(CLEANUP_POLICY)
+    if policy is None:
+        return {}
+    ordered = ",".join(sorted({each.strip() for each in policy.split(",")}))
+    if ordered not in get_args(KafkaConfig.model_fields["cleanup_policy"].annotation):
+        raise KafkaError(ErrorCode.invalid_config, f"{CLEANUP_POLICY}: {policy!r:.80}")
+    return {"cleanup_policy": ordered}
+
+
 def config_of(given: Mapping[str, str | None]) -> Mapping[str, Any]:
-    """Return a topic's configuration from Kafka's; a key without a value is left out.
+    """Return the other keys of a topic's configuration; a key without a value is left out.
 
     Raises:
         KafkaError: A key is unknown, or a value is bad.
@@ -163,7 +179,11 @@ def _described(service: KafkaService, principal: Principal, resource: Any) -> Se
         {**_entry(name, value, kind, read_only=True), "documentation": text}
         for name, (value, kind, text) in _FIXED.items()
     ]
-    return own + fixed
+    kafka = topic.config.kafka
+    policy = "delete" if kafka is None else kafka.cleanup_policy
+    source = _Source.DEFAULT if policy == "delete" else _Source.TOPIC
+    kept = {**_entry(CLEANUP_POLICY, policy, _Type.LIST, source), "documentation": _ROWS_KEPT}
+    return [*own, kept, *fixed]
 
 
 def _value(topic: Topic, field: str, unset: int) -> int:
@@ -217,19 +237,36 @@ def _alter(
         raise KafkaError(ErrorCode.invalid_request, "only configuration of topics can be altered")
     full_name = service.topics.wings_name(resource.resource_name)
     authorize(principal, Right.ADMIN, str(full_name))
-    service.topics.find(resource.resource_name)
-    change: dict[str, Any] = {}
-    for each in resource.configs:
-        if each.config_operation == _Operation.SET and each.value is not None:
-            change |= config_of({each.name: each.value})
-        elif each.config_operation == _Operation.DELETE:
-            if each.name not in _WITHOUT_EFFECT:
-                change[_key(each.name).field] = None
-        elif each.name not in _WITHOUT_EFFECT:
-            raise KafkaError(ErrorCode.invalid_config, f"{each.name:.80} is no list")
+    topic = service.topics.find(resource.resource_name)
+    change = _change(topic, resource.configs)
     try:
         config = TopicConfig(**change)
     except ValidationError as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)[:400]) from None
     if change and not only_checked:
         service.gate.run(principal, "alter-topic", AlterTopic(topic=str(full_name), config=config))
+
+
+def _change(topic: Topic, entries: Iterable[Any]) -> Mapping[str, Any]:
+    """Return the fields of a topic's configuration that entries of a request set or delete.
+
+    Raises:
+        KafkaError: A key is unknown, or a value is bad.
+    """
+    given: dict[str, str] = {}
+    change: dict[str, Any] = {}
+    for each in entries:
+        if each.config_operation == _Operation.SET and each.value is not None:
+            given[each.name] = each.value
+        elif each.config_operation == _Operation.DELETE:
+            if each.name == CLEANUP_POLICY:
+                given[each.name] = "delete"
+            elif each.name not in _WITHOUT_EFFECT:
+                change[_key(each.name).field] = None
+        elif each.name not in _WITHOUT_EFFECT:
+            raise KafkaError(ErrorCode.invalid_config, f"{each.name:.80} is no list")
+    change |= config_of(given)
+    kafka, policy = topic.config.kafka, kafka_config_of(given)
+    if policy and kafka is not None:
+        change["kafka"] = KafkaConfig(partitions=kafka.partitions, **policy)
+    return change

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow.compute as pc
 import structlog
 from kio.schema.errors import ErrorCode
 
@@ -35,6 +36,7 @@ from wings_server.kafka import json_records, topics
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import BadRequest, Head, Request, Values, parse
 from wings_server.kafka.record_types import Head as BatchHead
+from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import decode, rows_of
 from wings_server.kafka.service import KafkaService
 from wings_server.kafka.transaction_requests import name_of, refusal_of_batch
@@ -307,6 +309,7 @@ class _TopicWriter:
         # Until its rows count as those that wait to be committed.
         with service.unfolding.taking() as take:
             decoded = decode(data or b"", service.log.limits.batch_bytes_max, take)
+            _check_keys(decoded.records, topic)
             sequence, transaction = _sequence(decoded.head), self._transaction(decoded.head)
             with self._gaps.guarding(topic, partition, sequence) as refuse:
                 stage = None
@@ -352,6 +355,18 @@ class _TopicWriter:
             self._topic = service.topics.find(self._name)
             self._preparer = Preparer(self._topic, service.log.limits)
         return self._topic
+
+
+def _check_keys(records: Records, topic: Topic) -> None:
+    """Check that no key is missing, as programs that compact rely on.
+
+    Raises:
+        KafkaError: The first record without a key, where the topic's policy is to compact.
+    """
+    kafka = topic.config.kafka
+    if kafka is not None and "compact" in kafka.cleanup_policy and records.key.null_count:
+        record = int(pc.index(records.key.is_null(), value=True).as_py())
+        raise KafkaError(ErrorCode.invalid_record, "a compacted topic takes no null key", record)
 
 
 def _sequence(head: BatchHead) -> PartitionSequence | None:

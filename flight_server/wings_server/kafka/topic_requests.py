@@ -1,6 +1,7 @@
 """Requests about the cluster and its topics: brokers, coordinators, topics and partitions."""
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from wings_core.model import KafkaConfig, Topic, TopicConfig
 from wings_core.schemas import schema_to_ipc
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import Right
-from wings_server.kafka.configs import config_of
+from wings_server.kafka.configs import config_of, kafka_config_of
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.group_requests import coordinator_of, group_code
 from wings_server.kafka.messages import Request, Values
@@ -98,12 +99,15 @@ def _described(service: KafkaService, topic: Topic) -> Values:
 
 
 def create_topics(service: KafkaService, principal: Principal, request: Request) -> Values:
-    """Answer `CreateTopics`."""
+    """Answer `CreateTopics`; one that is named twice is not made."""
     body = request.body
     results: list[Values] = []
-    for each in body.topics:
+    times = Counter(each.name for each in body.topics)
+    for each in {each.name: each for each in body.topics}.values():
         result: Values
         try:
+            if times[each.name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "the topic is named twice")
             result = _created(service, principal, each, only_checked=body.validate_only)
         except FAILURES as error:
             result = {"error_code": code_of(error), "error_message": error.message}
@@ -116,12 +120,12 @@ def _created(
 ) -> Values:
     count = len(asked.assignments) or asked.num_partitions
     count = DEFAULT_PARTITIONS if count == -1 else count
-    config = config_of({each.name: each.value for each in asked.configs})
+    given = {each.name: each.value for each in asked.configs}
     values: dict[str, Any] = {"num_partitions": count, "replication_factor": 1, "configs": []}
     if only_checked:
-        _body(service, asked.name, count, config)
+        _body(service, asked.name, count, given)
         return values
-    topic = _create(service, principal, asked.name, count, config)
+    topic = _create(service, principal, asked.name, count, given)
     return {**values, "topic_id": uuid.UUID(topic.uuid)}
 
 
@@ -130,7 +134,7 @@ def _create(
     principal: Principal,
     name: str,
     partitions: int,
-    config: Mapping[str, Any],
+    config: Mapping[str, str | None],
 ) -> Topic:
     """Create a topic as the action does, with its right and its quotas."""
     service.gate.run(principal, "create-topic", _body(service, name, partitions, config))
@@ -138,17 +142,21 @@ def _create(
 
 
 def _body(
-    service: KafkaService, name: str, partitions: int, config: Mapping[str, Any]
+    service: KafkaService, name: str, partitions: int, config: Mapping[str, str | None]
 ) -> CreateTopic:
+    """Return the action that creates a topic of Kafka's configuration."""
     full_name = service.topics.wings_name(name)
     try:
         kafka = KafkaConfig(
-            partitions=partitions, name=None if name == full_name.topic else name, value="binary"
+            partitions=partitions,
+            name=None if name == full_name.topic else name,
+            value="binary",
+            **kafka_config_of(config),
         )
     except ValidationError:
         raise KafkaError(ErrorCode.invalid_partitions, f"{partitions} partitions") from None
     try:
-        topic_config = TopicConfig(kafka=kafka, **config)
+        topic_config = TopicConfig(kafka=kafka, **config_of(config))
     except ValidationError as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)[:400]) from None
     return CreateTopic(

@@ -1,4 +1,7 @@
-// Package clients names the client of Kafka whose own tests run against the server.
+// Package clients names the clients of Kafka whose own tests run against the server.
 package clients
 
-import _ "github.com/twmb/franz-go/pkg/kgo"
+import (
+	_ "github.com/segmentio/kafka-go"
+	_ "github.com/twmb/franz-go/pkg/kgo"
+)

@@ -1,0 +1,257 @@
+"""Java programs that copy from topic to topic, unmodified, through kills; see `make kafka-java`.
+
+Kafka's TransactionalMessageCopier, Kafka Streams and Connect.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import confluent_kafka as ck
+import pytest
+from held_address import held_address
+from test_kafka_java import JARS, QUICK
+from test_kafka_transactions import Clients, fill, killed_server
+from waiting import until
+
+SECONDS_MAX = 240.0
+PARTITIONS = 2
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.soak,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not any(JARS.glob("kafka-streams-*.jar")),
+        reason="Kafka's programs are missing: make kafka-java",
+    ),
+    pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java on the path"),
+]
+
+
+class Program:
+    """A program in Java that is started again whenever it ends.
+
+    Args:
+        output: File of its output.
+        arguments: Those of `java` after the classpath.
+    """
+
+    def __init__(self, output: Path, arguments: Sequence[str]) -> None:
+        self.output = output
+        self._command = ["java", "-Xmx256m", "-cp", f"{JARS}/*", *arguments]
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def keep_up(self) -> None:
+        """Start it unless it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        environment = os.environ | {"JDK_JAVA_OPTIONS": QUICK}
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdout=output, stderr=output, env=environment
+            )
+        self.starts += 1
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def programs(folder: Path, *every: Sequence[str]) -> Generator[list[Program]]:
+    """Run programs, which the caller keeps up, until the end of the block."""
+    with ExitStack() as stack:
+        started: list[Program] = []
+        for number, arguments in enumerate(every):
+            program = Program(folder / f"output-{number}", arguments)
+            program.keep_up()
+            stack.callback(program.kill)
+            started.append(program)
+        yield started
+
+
+def kept_up(every: Sequence[Program], holds: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a look at whether something holds, which keeps programs up meanwhile."""
+
+    def look() -> bool:
+        for program in every:
+            program.keep_up()
+        time.sleep(0.5)
+        return holds()
+
+    return look
+
+
+def committed(clients: Clients, group: str, topic: str, partitions: int) -> int:
+    """Return how many records of a topic a group has committed; waits for no transaction."""
+    with closing(clients.consumer(group)) as consumer:
+        asked = [ck.TopicPartition(topic, partition) for partition in range(partitions)]
+        return sum(max(0, each.offset) for each in consumer.committed(asked, SECONDS_MAX))
+
+
+@pytest.mark.parametrize("mode", ["assigned", "group"])
+def test_a_copier_that_aborts_at_random_copies_each_record_once(tmp_path: Path, mode: str) -> None:
+    """Run a copier for each partition, through kills of them and of the server."""
+    count, chance = 4_000, random.Random(2)
+    with killed_server(tmp_path / "log") as (server, clients):
+        clients.create("in", "out", partitions=PARTITIONS)
+        for partition in range(PARTITIONS):
+            fill(clients, "in", count, partition)
+        common = ["org.apache.kafka.tools.TransactionalMessageCopier", "--broker-list"]
+        common += [clients.config["bootstrap.servers"], "--input-topic", "in"]
+        common += ["--output-topic", "out", "--consumer-group", "copiers", "--enable-random-aborts"]
+        common += ["--transaction-size", "50", "--use-group-metadata"]
+        common += ["--group-mode"] if mode == "group" else []
+        copiers = [
+            [*common, "--input-partition", str(number), "--transactional-id", f"copier-{number}"]
+            for number in range(PARTITIONS)
+        ]
+        with programs(tmp_path, *copiers) as started:
+            for kill in range(1, 7):
+                share = kill * PARTITIONS * count // 8
+                until(
+                    kept_up(
+                        started,
+                        lambda at=share: committed(clients, "copiers", "in", PARTITIONS) >= at,
+                    ),
+                    SECONDS_MAX,
+                )
+                if kill % 2:
+                    server.kill()
+                    server.start()
+                else:
+                    chance.choice(started).kill()
+            whole = PARTITIONS * count
+            done = kept_up(
+                started, lambda: committed(clients, "copiers", "in", PARTITIONS) == whole
+            )
+            until(done, SECONDS_MAX)
+        for partition in range(PARTITIONS):
+            expected = [str(number).encode() for number in range(count)]
+            assert clients.values("out", partition) == expected
+
+
+def test_streams_count_each_word_once(tmp_path: Path) -> None:
+    """Count words exactly once, through kills of the program and of the server."""
+    count, words = 1_500, ["ant", "bee", "cat", "dog", "elk"]
+    with killed_server(tmp_path / "log") as (server, clients):
+        clients.create("in", "out", partitions=PARTITIONS)
+        source = str(Path(__file__).parent / "kafka_java" / "WordCount.java")
+        arguments = [source, clients.config["bootstrap.servers"], str(tmp_path / "state")]
+        with programs(tmp_path, arguments) as started:
+            for part in range(3):
+                producer = ck.Producer(clients.config)
+                for number in range(count):
+                    line = " ".join(words[: 1 + number % len(words)])
+                    producer.produce("in", line, partition=number % PARTITIONS)
+                assert producer.flush(SECONDS_MAX) == 0
+                half = (2 * part + 1) * count * 3 // 2
+                until(kept_up(started, lambda at=half: total(clients) >= at), SECONDS_MAX)
+                if part:
+                    started[0].kill()
+                server.kill()
+                server.start()
+            until(kept_up(started, lambda: total(clients) >= 3 * count * 3), SECONDS_MAX)
+        found = defaultdict[bytes | None, list[int]](list)
+        for partition in range(PARTITIONS):
+            for key, value in clients.records("out", partition):
+                found[key].append(int(value))
+        assert found == {
+            word.encode(): list(range(1, 3 * (count // len(words)) * (len(words) - at) + 1))
+            for at, word in enumerate(words)
+        }
+
+
+def total(clients: Clients, topic: str = "out") -> int:
+    """Return how many records a topic has."""
+    with closing(clients.consumer("nobody")) as consumer:
+        return sum(
+            consumer.get_watermark_offsets(ck.TopicPartition(topic, partition), SECONDS_MAX)[1]
+            for partition in range(PARTITIONS)
+        )
+
+
+def written(file: Path, **settings: object) -> str:
+    """Write a file of properties, whose names have `_` for `.`; returns its path."""
+    lines = (f"{name.replace('_', '.')}={value}\n" for name, value in settings.items())
+    file.write_text("".join(lines))
+    return str(file)
+
+
+def test_connect_copies_a_file_once_into_a_topic_and_that_into_a_file(tmp_path: Path) -> None:
+    """Run a worker of Connect, with an exactly-once source, through kills of it and the server."""
+    count, source, sink = 3_000, tmp_path / "source", tmp_path / "sink"
+    lines = [f"line {number}" for number in range(count)]
+    with killed_server(tmp_path / "log") as (server, clients), held_address() as rest:
+        worker = written(
+            tmp_path / "worker",
+            bootstrap_servers=clients.config["bootstrap.servers"],
+            listeners=f"http://{rest}",
+            group_id="connect",
+            exactly_once_source_support="enabled",
+            key_converter="org.apache.kafka.connect.storage.StringConverter",
+            value_converter="org.apache.kafka.connect.storage.StringConverter",
+            plugin_discovery="service_load",
+            offset_flush_interval_ms=500,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=2_000,
+            scheduled_rebalance_max_delay_ms=1_000,
+            **{
+                f"{kind}_storage_{key}": value
+                for kind in ("offset", "config", "status")
+                for key, value in (("topic", f"connect-{kind}"), ("replication_factor", 1))
+            },
+        )
+        connectors = {
+            "source": {"connector.class": "FileStreamSource", "file": str(source), "topic": "out"},
+            "sink": {"connector.class": "FileStreamSink", "file": str(sink), "topics": "out"},
+        }
+        clients.create("out")
+        source.touch()
+        arguments = ["org.apache.kafka.connect.cli.ConnectDistributed", worker]
+        with programs(tmp_path, arguments) as started:
+            for name, config in connectors.items():
+                put = Request(
+                    f"http://{rest}/connectors/{name}/config",
+                    json.dumps({**config, "tasks.max": "1"}).encode(),
+                    {"Content-Type": "application/json"},
+                    method="PUT",
+                )
+                until(kept_up(started, lambda put=put: is_taken(put)), SECONDS_MAX)
+            for part in range(3):
+                with source.open("a") as file:
+                    file.writelines(f"{line}\n" for line in lines[part::3])
+                copied = (part + 1) * count // 3
+                until(kept_up(started, lambda at=copied: has_lines(sink, at)), SECONDS_MAX)
+                started[0].kill()
+                server.kill()
+                server.start()
+        expected = [line.encode() for part in range(3) for line in lines[part::3]]
+        assert clients.values("out") == expected
+        assert set(sink.read_bytes().splitlines()) == set(expected)
+
+
+def is_taken(put: Request) -> bool:
+    """Return whether Connect takes a request now."""
+    try:
+        with urlopen(put, timeout=SECONDS_MAX) as response:
+            return response.status < 300
+    except (HTTPError, URLError, OSError):
+        return False
+
+
+def has_lines(file: Path, count: int) -> bool:
+    """Return whether a file has so many different lines."""
+    return file.exists() and len(set(file.read_bytes().splitlines())) >= count
