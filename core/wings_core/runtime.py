@@ -1,4 +1,4 @@
-"""The process that Wings runs in: optional libraries, pandas hidden, and memory kept by glibc.
+"""The process that Wings runs in: optional libraries, hidden modules, and memory kept by glibc.
 
 By default glibc maps memory for each large message and unmaps it afterwards, so that the kernel
 clears every page again: a third of the time of a large push, and of receiving batches (measured).
@@ -8,7 +8,8 @@ A process can keep some freed memory instead.
 import ctypes
 import importlib
 import sys
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from wings_core.errors import InvalidArgument
@@ -33,19 +34,47 @@ def import_extra(
         raise error(f"{needed}: pip install 'wings-flight[{extra}]'") from None
 
 
-class _WithoutPandas:
-    """A finder, first in `sys.meta_path`, for which pandas does not exist."""
+_hidden: set[str] = set()
+
+
+class _Hiding:
+    """A finder, first in `sys.meta_path`, for which the hidden modules do not exist."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
-        if name == "pandas":
+        if name in _hidden:
             raise ModuleNotFoundError(name=name)
 
 
 def hide_pandas() -> None:
     """Hide pandas from this process; only for processes that run nothing but Wings."""
-    if _WithoutPandas not in sys.meta_path:
-        sys.meta_path.insert(0, _WithoutPandas)
+    _hide("pandas")
+
+
+def hide_numpy() -> None:
+    """Hide numpy and pandas, unless pyarrow is loaded; for the same processes.
+
+    Loading pyarrow loads numpy, if that is found, which takes longer than pyarrow itself. Arrow
+    then cannot convert to numpy, nor from it.
+    """
+    if "pyarrow" not in sys.modules:
+        _hide("numpy", "pandas")
+
+
+@contextmanager
+def hidden(module: str) -> Generator[None]:
+    """Hide a module from the imports of the block, unless it is loaded."""
+    _hide(module)
+    try:
+        yield
+    finally:
+        _hidden.discard(module)
+
+
+def _hide(*modules: str) -> None:
+    _hidden.update(modules)
+    if _Hiding not in sys.meta_path:
+        sys.meta_path.insert(0, _Hiding)
 
 
 MAPPED_BYTES_MIN = 32 * 1024 * 1024

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wings_core.errors import WingsError
-from wings_core.runtime import hide_pandas
+from wings_core.runtime import hidden, hide_numpy, hide_pandas
 from wings_server.flags import COMMON, MetadataUrl, takes
 
 if TYPE_CHECKING:
@@ -59,11 +59,15 @@ def serve(**flags: Any) -> None:
     # Before anything loads pyarrow.
     from wings_server.arrow_memory import load_bounded
 
+    if not _may_serve_kafka(flags):
+        hide_numpy()
     load_bounded()
     from wings_server.settings import load
 
     settings = load(flags.pop("config"), flags)
     hide_pandas()
+    with hidden("rich"):  # It would be loaded for tracebacks, which logs have in plain text.
+        import structlog  # noqa: F401 # pyright: ignore[reportUnusedImport]
     if settings.processes == 1:
         from wings_server.process import run
 
@@ -72,6 +76,12 @@ def serve(**flags: Any) -> None:
     from wings_server.processes.parent import Processes
 
     lifecycle.run(Processes(settings))
+
+
+def _may_serve_kafka(flags: dict[str, Any]) -> bool:
+    """Return whether the settings may turn on Kafka's protocol, which needs numpy."""
+    is_set = any(name.upper() == "WINGS_KAFKA" for name in os.environ)
+    return is_set or flags["kafka"] is not None or flags["config"] is not None
 
 
 def check(

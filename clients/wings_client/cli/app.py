@@ -48,6 +48,9 @@ OWN = {
 }
 """The client's commands."""
 
+WITHOUT_NUMPY = frozenset(OWN) - {"share"}
+"""Commands that run no code of users, which may need numpy."""
+
 MARKUP: Final = "markdown"
 """The markup of the help: paragraphs are wrapped, and brackets are literal."""
 
@@ -105,6 +108,10 @@ class PluginGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command named by the arguments; exits with status 1 if it does not load."""
         name = args[0]
+        if name in WITHOUT_NUMPY:
+            from wings_core.runtime import hide_numpy  # Not needed by the help.
+
+            hide_numpy()
         if self.get_command(ctx, name) is None:
             if name in _found() and not ctx.resilient_parsing:  # Completion fails quietly.
                 raise typer.Exit(1)

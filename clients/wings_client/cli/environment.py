@@ -1,6 +1,7 @@
 """Environment of the command: extras that are installed, and the directory of its state."""
 
 import os
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,6 +37,7 @@ _NEEDED = {
 """Modules of the extra of each layer."""
 
 
+@cache  # For a layer's many commands in the help.
 def missing_module(layer: str) -> str | None:
     """Return the first missing module that a layer of Wings needs, without importing any.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wings_core.runtime import hide_pandas
+from wings_core.runtime import hide_numpy
 from wings_server.flags import COMMON, MetadataUrl, takes
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ def serve(**flags: Any) -> None:
     tolerate the loss of one. All nodes must name the same replicas. When ready, it prints one line
     with the actual port on standard output; logs go to standard error.
     """
-    hide_pandas()
+    hide_numpy()
     from wings_server import lifecycle
     from wings_server.holds.process import HoldServer
     from wings_server.settings import HoldSettings, load

@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from wings_core.runtime import hide_pandas
+from wings_core.runtime import hide_numpy
 from wings_server.flags import COMMON, takes
 
 app = typer.Typer(
@@ -39,7 +39,7 @@ def serve(**flags: Any) -> None:
     Every flag may also be set in the environment (`WINGS_LISTEN=0.0.0.0:7778`) or in the file, as
     with `wings serve`.
     """
-    hide_pandas()
+    hide_numpy()
     from wings_server import lifecycle
     from wings_server.metadata.process import MetadataServer
     from wings_server.settings import MetadataSettings, load
