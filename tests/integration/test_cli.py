@@ -712,7 +712,7 @@ def test_consumers_namespaces_and_nodes_are_listed(
     assert summary == "4 messages behind in 2 partitions"
     missing = wings("consumer", "describe", "nobody")
     assert (missing.status, missing.err) == (1, "wings: no consumer nobody has committed offsets\n")
-    assert "tenants/default/namespaces/default" in wings("namespace", "list").out
+    assert "default " in wings("namespace", "list").out
     (shown,) = wings("node", "list").out.splitlines()[2:]
     assert shown.startswith(server.flight)
 
@@ -963,7 +963,16 @@ def shared(wings: Wings, new_topic_id: str) -> str:
     with wings_client.connect(os.environ["WINGS_ENDPOINT"]) as client:
         client.push(new_topic_id, {"n": [0, 1, 2]})
     group = ("billing", new_topic_id)
-    options = ("--from", "earliest", "--limit", 2, "--lock", 60, "--dlq", f"{new_topic_id}-dead")
+    options = (
+        "--from",
+        "earliest",
+        "--delivery-limit",
+        2,
+        "--lock",
+        60,
+        "--dlq",
+        f"{new_topic_id}-dead",
+    )
     created = wings("share", "create", *group, *options)
     assert created.status == 0
     assert created.out == (
@@ -979,7 +988,7 @@ def test_share_groups_are_managed(wings: Wings, shared: str) -> None:
         rf"^{shared} +│ billing +│ +60 s │ +2 │ {shared}-dead$", listed.out, re.MULTILINE
     )
     assert "delivery_limit: 2" in wings("share", "describe", "billing", shared).out
-    altered = wings("share", "alter", "billing", shared, "--limit", 7)
+    altered = wings("share", "alter", "billing", shared, "--delivery-limit", 7)
     assert "60 s lock, 7 deliveries" in altered.out
     assert wings("share", "alter", "billing", shared).status == 2
     again = wings("share", "create", "billing", shared)
@@ -995,10 +1004,10 @@ def test_share_groups_are_managed(wings: Wings, shared: str) -> None:
 
 
 def test_share_groups_are_moved_and_purged(wings: Wings, shared: str) -> None:
-    moved = wings("share", "seek", "billing", shared, "--to", 2)
+    moved = wings("share", "seek", "billing", shared, "--to", 2, "--yes")
     assert moved.out.endswith(" 1 message behind\n")
-    assert wings("share", "seek", "billing", shared, "--to", 9).status == 1
-    assert wings("share", "seek", "billing", shared, "--to", "earliest").status == 0
+    assert wings("share", "seek", "billing", shared, "--to", 9, "-y").status == 1
+    assert wings("share", "seek", "billing", shared, "--to", "earliest", "-y").status == 0
     assert wings("share", "purge", "billing", shared).status == 2
     assert "0 of them held by 0 members" in wings("share", "members", "billing", shared).out
     purged = wings("share", "purge", "billing", shared, "--yes")
@@ -1034,9 +1043,9 @@ def test_dead_letters_are_listed_shown_and_sent_back(wings: Wings, shared: str) 
     messages = wings("share", "dlq", "show", dead, "--messages", "--format", "json")
     assert json.loads(messages.out) == [{"n": 1}]
     assert wings("share", "dlq", "show", shared).status == 1
-    sent = wings("share", "dlq", "redrive", dead)
+    sent = wings("share", "dlq", "redrive", dead, "--yes")
     assert (sent.status, sent.out) == (0, "1 dead letters sent back\n")
-    again = wings("share", "dlq", "redrive", dead, "--filter", "reason = 'rejected'")
+    again = wings("share", "dlq", "redrive", dead, "-y", "--filter", "reason = 'rejected'")
     assert again.out == "0 dead letters sent back, 1 were sent back before\n"
 
 
@@ -1061,7 +1070,7 @@ def test_a_group_is_made_in_order_and_with_times_and_altered(
 
     with wings_client.connect(os.environ["WINGS_ENDPOINT"]) as client:
         client.push(new_topic_id, {"k": ["a", "a", "b"], "n": [1, 2, 3], "at": [None] * 3})
-        moved = wings("share", "seek", *group, "--to", 1, "--partition", "a")
+        moved = wings("share", "seek", *group, "--to", 1, "--partition", "a", "--yes")
         assert moved.status == 0, moved.err
         lags = {each.partition: each.lag for each in client.share_group(*group).partitions}
         assert lags == {"a": 1, "b": 1}
@@ -1077,7 +1086,7 @@ def test_dead_letters_are_sent_to_another_topic_at_a_rate(wings: Wings, shared: 
         with client.share_consumer("billing", shared, timeout=0) as consumer:
             (delivery,) = consumer
             consumer.reject(delivery)
-        redrive = ("share", "dlq", "redrive", dead)
+        redrive = ("share", "dlq", "redrive", dead, "--yes")
         assert wings(*redrive, "--to", f"{shared}-gone").status == 1
         assert wings(*redrive, "--rate", 0).status == 1
         sent = wings(*redrive, "--to", repaired, "--rate", 1_000)

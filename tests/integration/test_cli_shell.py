@@ -105,9 +105,11 @@ def test_a_token_of_a_profile_goes_to_its_endpoint_alone_and_readers_are_warned_
     profiles('[default]\nendpoint = "SERVER"\ntoken_file = "token"\n')
     assert f"other users can read the token in {tmp_path}/token" in command("topic", "list").err
     assert command("topic", "list", "--endpoint", server.flight).err.count("token") == 0
-    shown = command("profile", "show").out
-    assert shown == f"endpoint = {server.flight}\ntoken_file = {tmp_path}/token\n"
-    assert command("profile", "list").out == f"default: {server.flight}\n"
+    shown = command("profile", "show", "--format", "csv").out
+    keys = [("key", "value"), ("endpoint", server.flight), ("token_file", tmp_path / "token")]
+    assert shown == "".join(f'"{key}","{value}"\n' for key, value in keys)
+    listed = json.loads(command("profile", "list", "--format", "json").out)
+    assert listed == [{"profile": "default", "endpoint": server.flight}]
 
 
 # Formats.
@@ -230,7 +232,30 @@ def test_dry_runs_of_a_reset_and_of_a_prune_change_nothing(
         assert client.committed_offsets(group, topic) == before
     for _ in range(2):
         assert wings("backup", str(tmp_path)).status == 0
-    first, _ = wings("backup", "list", str(tmp_path)).out.splitlines()
+    backups = ("backup", "list", str(tmp_path), "--format", "json")
+    first, _ = json.loads(wings(*backups).out)
     pruned = wings("backup", "prune", str(tmp_path), "--keep", 1, "--dry-run")
-    assert pruned.out == f"would delete {first.split()[0]}\n"
-    assert len(wings("backup", "list", str(tmp_path)).out.splitlines()) == 2
+    assert pruned.out == f"would delete {first['backup']}\n"
+    assert len(json.loads(wings(*backups).out)) == 2
+
+
+def test_without_a_terminal_nothing_is_deleted_or_moved_unless_yes_is_given(
+    wings: Command, server: RunningServer, topic: str, tmp_path: Path
+) -> None:
+    with wings_client.connect(server.flight) as client:
+        client.commit_offsets(f"g-{topic}", topic, {"JFK": 2})
+    assert wings("share", "create", "g", topic, "--dlq", f"{topic}-dead").status == 0
+    assert wings("backup", str(tmp_path)).status == 0
+    for arguments in (
+        ("topic", "delete", topic),
+        ("group", "reset", f"g-{topic}", topic, "--to", "latest"),
+        ("share", "seek", "g", topic, "--to", "earliest"),
+        ("share", "purge", "g", topic),
+        ("share", "delete", "g", topic),
+        ("share", "dlq", "redrive", f"{topic}-dead"),
+        ("token", "revoke", "nobody"),
+        ("backup", "prune", str(tmp_path), "--keep", 1),
+    ):
+        refused = wings(*arguments)
+        assert (refused.status, refused.out) == (2, "")
+        assert "--yes: no terminal to ask for confirmation" in refused.error

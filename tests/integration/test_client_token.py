@@ -165,7 +165,7 @@ def test_tokens_on_the_command_line(server: RunningServer, tmp_path: Path) -> No
     assert refused.returncode in {1, 2}
     said = wings(server, "token", "revoke", "alice", "--dry-run", **root)
     assert (said.returncode, said.stdout) == (0, "would revoke the token alice\n")
-    assert wings(server, "token", "revoke", "alice", **root).returncode == 0
+    assert wings(server, "token", "revoke", "alice", "--yes", **root).returncode == 0
     refused = wings(server, *arguments, WINGS_TOKEN=secret)
     assert refused.returncode == 1
     assert "not valid" in refused.stderr

@@ -36,7 +36,7 @@ OWN = {
         "maintain": "maintain:maintain",
         "namespace": "lists:namespace",
         "node": "lists:node",
-        "profile": "profiles:app",
+        "profile": "lists:profile",
         "push": "push:push",
         "share": "share:app",
         "sql": "sql:sql",

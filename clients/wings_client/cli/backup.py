@@ -8,8 +8,15 @@ from typer.core import TyperGroup
 from wings_client._backup import take_backup
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected_transport
-from wings_client.cli.options import DEFAULT, DryRunOption, EndpointOption, YesOption, goes_on
-from wings_client.cli.output import progress_line
+from wings_client.cli.options import (
+    DEFAULT,
+    DryRunOption,
+    EndpointOption,
+    FormatOption,
+    YesOption,
+    goes_on,
+)
+from wings_client.cli.output import progress_line, write_list
 from wings_client.cli.values import count_of
 from wings_core.backup.repository import Manifest, Repository
 from wings_core.times import format_timestamp
@@ -71,11 +78,27 @@ def create(
 
 
 @app.command("list")
-def list_backups(dest: DestArgument) -> None:
-    """List the backups, the oldest first: id, time, total bytes, bytes added."""
+def list_backups(dest: DestArgument, *, wanted_format: FormatOption = "table") -> None:
+    """List the backups, the oldest first, with the bytes that each added.
+
+    $ wings backup list /mnt/backups
+    """
     repository = Repository.open(dest)
-    for backup in repository.manifests():
-        typer.echo(_line(repository.manifest(backup)))
+    write_list(
+        ("backup", "at", "bytes", "new bytes", "files"),
+        (
+            (
+                each.backup,
+                format_timestamp(each.at_us),
+                each.size,
+                each.copied_bytes,
+                len(each.files),
+            )
+            for each in map(repository.manifest, repository.manifests())
+        ),
+        wanted_format,
+        empty="no backups",
+    )
 
 
 @app.command()
@@ -105,7 +128,7 @@ def prune(
     """Delete all backups but the newest, and the data that only they need.
 
     Do not run it during a backup to the same place, which would lose data that it has copied. Asks
-    for confirmation on a terminal.
+    for confirmation on a terminal; elsewhere `--yes` is required.
     """
     repository = Repository.open(dest)
     names = ", ".join(repository.manifests()[:-keep]) or "no backup"

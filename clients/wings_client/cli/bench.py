@@ -13,8 +13,8 @@ import typer
 
 from wings_client import Client, Topic
 from wings_client.cli.endpoint import connected
-from wings_client.cli.options import DEFAULT, EndpointOption
-from wings_client.cli.tables import print_table
+from wings_client.cli.options import DEFAULT, EndpointOption, FormatOption
+from wings_client.cli.output import write_list
 from wings_core.errors import Unavailable, WingsError
 
 BATCH_ROWS = 32_768
@@ -30,8 +30,9 @@ class Figure(NamedTuple):
     """One measured value."""
 
     name: str
-    value: str
-    more: str = ""
+    value: int
+    unit: str
+    more: str
 
 
 def bench(
@@ -43,6 +44,7 @@ def bench(
         int,
         typer.Option(metavar="N", min=1, max=100_000, help="Number of single messages to time."),
     ] = 200,
+    wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Measure a running server from here: throughput, and latency of single messages.
@@ -60,7 +62,7 @@ def bench(
         finally:
             with suppress(WingsError):  # An earlier error is the more specific one.
                 client.delete_topic(topic)
-    print_table(("figure", "value", ""), figures)
+    write_list(("figure", "value", "unit", "more"), figures, wanted_format)
 
 
 def _measure(client: Client, topic: Topic, mebibytes: int, messages: int) -> Iterator[Figure]:
@@ -125,14 +127,14 @@ def _delivery_times(client: Client, topic: Topic, messages: int) -> list[float]:
 
 def _throughput(name: str, seconds: float, batch: pa.RecordBatch, times: int) -> Figure:
     rows, size = batch.num_rows * times, batch.nbytes * times
-    return Figure(name, f"{size / seconds / 1e6:,.0f} MB/s", f"{rows / seconds:,.0f} rows/s")
+    return Figure(name, round(size / seconds / 1e6), "MB/s", f"{rows / seconds:,.0f} rows/s")
 
 
 def _latency(name: str, times: list[float]) -> Figure:
     ordered = sorted(times)
     high = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
-    median = statistics.median(ordered)
-    return Figure(name, f"{median * 1e3:,.2f} ms", f"99 of 100 within {high * 1e3:,.2f} ms")
+    median = round(statistics.median(ordered) * 1e6)
+    return Figure(name, median, "µs", f"99 of 100 within {high * 1e6:,.0f} µs")
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ from wings_client._reads import ReadCalls
 from wings_client._transport import TIMEOUT_SECONDS, Transport
 from wings_client.cli.access import current_access
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
-from wings_core.names import DEFAULT_NAMESPACE, TopicName
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
@@ -176,6 +176,12 @@ def short_name(name: str) -> str:
     """Return a topic's name for display: only its id in the default namespace."""
     parsed = TopicName.parse(name)
     return parsed.topic if parsed.namespace == DEFAULT_NAMESPACE else name
+
+
+def short_namespace(name: str) -> str:
+    """Return a namespace's name for display: only its id in the default tenant."""
+    parsed = NamespaceName.parse(name)
+    return parsed.namespace if parsed.tenant == DEFAULT_NAMESPACE.tenant else name
 
 
 def _names(client: ReadCalls) -> list[str]:

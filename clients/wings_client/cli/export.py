@@ -97,7 +97,7 @@ def export(
     """
     wanted = _format(file, file_format)
     begin = parse_offset(wanted_range.offset)
-    finish = None if wanted_range.end is None else parse_offset(wanted_range.end)
+    finish = None if wanted_range.end is None else parse_offset(wanted_range.end, "--end")
     if file == STANDARD_OUTPUT and wanted == "parquet" and sys.stdout.isatty():
         raise typer.BadParameter("parquet is binary: give a file", param_hint="FILE")
     with connected(endpoint, topic) as client:

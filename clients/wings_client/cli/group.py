@@ -18,7 +18,6 @@ from wings_client.cli.options import (
     TopicArgument,
     YesOption,
     goes_on,
-    require_terminal,
 )
 from wings_client.cli.output import write_list
 from wings_client.cli.values import count_of, parse_start, partition_text, partitions_text
@@ -153,7 +152,6 @@ def reset(
         $ wings group reset alerts flights --to 2026-11-20T12:00:00Z --yes
     """
     where = parse_start(to, "--to")
-    require_terminal(yes or dry_run, "reset the group")
     with connected(endpoint, topic) as client:
         now = "" if yes and not dry_run else f" (now {_summary(client.consumer_group(group))})"
         if not goes_on(f"Reset {group} to {to}{now}", yes=yes, dry_run=dry_run):

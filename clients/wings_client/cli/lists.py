@@ -1,10 +1,13 @@
-"""`wings consumer`, `wings namespace` and `wings node`: lists of what a server has."""
+"""Lists of what a server has, and `wings profile`: of the servers that are used by name."""
+
+from typing import Annotated
 
 import typer
 
 from wings_client._messages import wire_time
 from wings_client.cli.app import MARKUP
-from wings_client.cli.endpoint import act, connected, short_name
+from wings_client.cli.endpoint import act, connected, short_name, short_namespace
+from wings_client.cli.environment import configuration_file
 from wings_client.cli.options import (
     DEFAULT,
     PARTITIONS_SHOWN_MAX,
@@ -13,6 +16,8 @@ from wings_client.cli.options import (
     FormatOption,
 )
 from wings_client.cli.output import write_list
+from wings_client.cli.profiles import DEFAULT as DEFAULT_PROFILE
+from wings_client.cli.profiles import profile_of, profiles
 from wings_client.cli.values import count_of, partition_text
 from wings_core.contracts.actions import ListNodes
 from wings_core.errors import InvalidArgument
@@ -24,6 +29,11 @@ consumer = typer.Typer(
 )
 namespace = typer.Typer(no_args_is_help=True, rich_markup_mode=MARKUP, help="Look at namespaces.")
 node = typer.Typer(no_args_is_help=True, rich_markup_mode=MARKUP, help="Look at nodes.")
+profile = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=MARKUP,
+    help="Look at the profiles: named connections in `~/.config/wings.toml`.",
+)
 
 
 @namespace.callback()
@@ -102,7 +112,10 @@ def list_namespaces(
         found = client.namespaces()
     write_list(
         ("namespace", "created"),
-        ((each.name, each.created_at.isoformat(sep=" ", timespec="seconds")) for each in found),
+        (
+            (short_namespace(each.name), each.created_at.isoformat(sep=" ", timespec="seconds"))
+            for each in found
+        ),
         wanted_format,
     )
 
@@ -121,3 +134,32 @@ def list_nodes(
         ([each[name] for name in names] for each in act(endpoint, "list-nodes", ListNodes())),
         wanted_format,
     )
+
+
+@profile.command("list")
+def list_profiles(*, wanted_format: FormatOption = "table") -> None:
+    """List the profiles by name, with their endpoints.
+
+    $ wings profile list
+    """
+    write_list(
+        ("profile", "endpoint"),
+        ((name, keys.get("endpoint")) for name, keys in sorted(profiles().items())),
+        wanted_format,
+        empty=f"no profiles; write {configuration_file()}",
+    )
+
+
+@profile.command()
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Name of the profile.")
+    ] = DEFAULT_PROFILE,
+    *,
+    wanted_format: FormatOption = "table",
+) -> None:
+    """Show a profile's keys.
+
+    $ wings profile show prod
+    """
+    write_list(("key", "value"), profile_of(name).items(), wanted_format)

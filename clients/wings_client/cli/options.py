@@ -196,7 +196,9 @@ class MemberOptions:
 
 
 def goes_on(question: str, *, yes: bool, dry_run: bool) -> bool:
-    """Return whether to change something: asks at a terminal, says what it is with `--dry-run`.
+    """Return whether to delete or move something; with `--dry-run`, only says what.
+
+    Asks at a terminal. Elsewhere `--yes` is required.
 
     Args:
         question: Sentence without its mark, such as `Delete t with 3 messages`.
@@ -205,22 +207,16 @@ def goes_on(question: str, *, yes: bool, dry_run: bool) -> bool:
 
     Raises:
         typer.Abort: The answer was no.
+        typer.BadParameter: There is no terminal to ask at, and no `--yes`.
     """
+    done = f"{question[0].lower()}{question[1:]}"
     if dry_run:
-        typer.echo(f"would {question[0].lower()}{question[1:]}")
-    elif not yes and sys.stdin.isatty():
-        typer.confirm(f"{question}?", abort=True)
-    return not dry_run
-
-
-def require_terminal(yes: bool, done: str) -> None:
-    """Make sure that `--yes` is given, or that there is a terminal to ask at.
-
-    Args:
-        yes: True where `--yes` is given.
-        done: Verb and object of the action, for the error.
-    """
+        typer.echo(f"would {done}")
+        return False
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
             f"no terminal to ask for confirmation: give --yes to {done}", param_hint="--yes"
         )
+    if not yes:
+        typer.confirm(f"{question}?", abort=True)
+    return True

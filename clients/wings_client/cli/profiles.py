@@ -96,34 +96,3 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
         values["endpoint"] = [values["endpoint"]]
     context.default_map = values
     return name
-
-
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Look at the profiles: named connections in `~/.config/wings.toml`.",
-)
-
-
-@app.command("list")
-def list_profiles() -> None:
-    """List the profiles by name, with their endpoints.
-
-    $ wings profile list
-    """
-    found = profiles()
-    if not found:
-        typer.echo(f"no profiles; write {configuration_file()}", err=True)
-    for name in sorted(found):
-        typer.echo(f"{name}: {found[name].get('endpoint', 'no endpoint')}")
-
-
-@app.command()
-def show(
-    name: str = typer.Argument(DEFAULT, metavar="[NAME]", help="Name of the profile."),
-) -> None:
-    """Show a profile's keys.
-
-    $ wings profile show prod
-    """
-    for key, value in profile_of(name).items():
-        typer.echo(f"{key} = {value}")

@@ -30,7 +30,6 @@ from wings_client.cli.options import (
     YesOption,
     goes_on,
     grouped,
-    require_terminal,
 )
 from wings_client.cli.output import Format, check_output, write_list
 from wings_client.cli.share_dead_letters import dlq, dlq_text
@@ -63,9 +62,7 @@ class ShareGroupOptions:
     ] = None
     delivery_limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit", metavar="N", help="Most deliveries of a message: 1 to 100. Default: 5."
-        ),
+        typer.Option(metavar="N", help="Most deliveries of a message: 1 to 100. Default: 5."),
     ] = None
     in_flight_max: Annotated[
         int | None,
@@ -243,7 +240,7 @@ def create(
 ) -> None:
     """Create a share group of a topic.
 
-    $ wings share create billing orders --from earliest --limit 3 --dlq orders-dead
+    $ wings share create billing orders --from earliest --delivery-limit 3 --dlq orders-dead
     """
     begin = parse_start_or_last(start)
     if isinstance(begin, int) and if_not_exists:
@@ -272,7 +269,7 @@ def alter(
 ) -> None:
     """Change a share group; other settings do not change.
 
-    $ wings share alter billing orders --limit 5
+    $ wings share alter billing orders --delivery-limit 5
     """
     if not options.config:
         raise typer.BadParameter("give at least one option that changes something")
@@ -297,16 +294,17 @@ def seek(
 ) -> None:
     """Move a share group to a position, forwards or backwards; held messages are released.
 
-    Asks for confirmation on a terminal.
+    Asks for confirmation on a terminal; elsewhere `--yes` is required.
 
         $ wings share seek billing orders --to 2026-11-20T12:00:00Z
     """
+    where = parse_offset(to, "--to")
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
         only = one_partition(partition, described)
         if not goes_on(f"Move {group} of {described.name} to {to}", yes=yes, dry_run=dry_run):
             return
-        moved = client.seek_share_group(group, described, parse_offset(to), partition=only)
+        moved = client.seek_share_group(group, described, where, partition=only)
     typer.echo(summary(moved))
 
 
@@ -326,7 +324,6 @@ def purge(
 
         $ wings share purge billing orders --yes
     """
-    require_terminal(yes or dry_run, "drop the messages")
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
         only = one_partition(partition, described)
@@ -423,7 +420,6 @@ def delete(
 
         $ wings share delete billing orders --yes
     """
-    require_terminal(yes or dry_run, "delete the group and its progress")
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
         question = f"Delete {group} of {found.topic}, {lag_of(found):,} messages behind"

@@ -134,7 +134,7 @@ def redrive(
         $ wings share dlq redrive orders-dead --filter "error = 'timeout'" --rate 100
 
     A letter that was sent to a topic before is not sent there again. Asks for confirmation on a
-    terminal.
+    terminal; elsewhere `--yes` is required.
     """
     with connected(endpoint, dlq_topic) as client:
         # Only looked up to be shown: to redrive needs no right to read them.

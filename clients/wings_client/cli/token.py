@@ -126,7 +126,7 @@ def revoke(
 ) -> None:
     """Revoke a token: within five seconds it is rejected everywhere, and its open streams end.
 
-    Asks for confirmation on a terminal.
+    Asks for confirmation on a terminal; elsewhere `--yes` is required.
     """
     if dry_run and name not in [each["name"] for each in act(endpoint, "token-list", TokenList())]:
         raise no_token(name)

@@ -24,7 +24,6 @@ from wings_client.cli.options import (
     YesOption,
     goes_on,
     grouped,
-    require_terminal,
 )
 from wings_client.cli.output import Format, write_list
 from wings_client.cli.values import (
@@ -311,7 +310,6 @@ def delete(
 
         $ wings topic delete flights --yes
     """
-    require_terminal(yes or dry_run, "delete the topic and its messages")
     with connected(endpoint, name) as client:
         topic = client.topic(name)
         rows = 0 if yes and not dry_run else messages_in(client.partitions(topic))

@@ -88,10 +88,14 @@ def partition_text(value: JsonScalar) -> str:
     return printable(str(value))
 
 
-def parse_offset(text: str) -> Offset:
+def parse_offset(text: str, option: str = "--from") -> Offset:
     """Parse an offset: a number, `earliest`, `latest`, or a time with a zone.
 
     A negative number counts from the end, as in all calls of the client.
+
+    Args:
+        text: The text.
+        option: The option that it was given by, for the error.
 
     Raises:
         typer.BadParameter: The text is none of these.
@@ -103,7 +107,7 @@ def parse_offset(text: str) -> Offset:
     try:
         return offset_of(text)
     except InvalidArgument as error:
-        raise typer.BadParameter(error.message) from None
+        raise typer.BadParameter(error.message, param_hint=option) from None
 
 
 def duration(
@@ -141,7 +145,7 @@ def parse_start(text: str, option: str = "--from") -> Literal["earliest", "lates
     Raises:
         typer.BadParameter: The text is none, or a number.
     """
-    start = parse_offset(text)
+    start = parse_offset(text, option)
     if isinstance(start, int):
         raise typer.BadParameter("expected earliest, latest, or a time", param_hint=option)
     return start

@@ -71,8 +71,9 @@ def test_offsets_are_numbers_words_or_times() -> None:
     assert parse_offset("earliest") == "earliest"
     assert parse_offset("2026-11-20T12:00:00+01:00") == datetime(2026, 11, 20, 11, tzinfo=UTC)
     for text in ("first", "1.5", "2026-11-20", "2026-11-20T12:00:00", ""):
-        with pytest.raises(typer.BadParameter, match="expected a number"):
-            parse_offset(text)
+        with pytest.raises(typer.BadParameter, match="expected a number") as refused:
+            parse_offset(text, "--to")
+        assert refused.value.param_hint == "--to"
 
 
 def test_durations_have_units_and_bounds() -> None:
