@@ -43,9 +43,9 @@ class Cluster:
         self.clients = [stack.enter_context(wings_client.connect(each.flight)) for each in nodes]
 
 
-@pytest.fixture(params=["postgres", "service"])
+@pytest.fixture(params=["postgres", pytest.param("service", marks=pytest.mark.soak)])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """Nodes over PostgreSQL and S3, or of a metadata service, which share a directory."""
+    """Nodes over PostgreSQL and S3, or, in soak, of a service, which share a directory."""
     with ExitStack() as stack:
         if request.param == "postgres":
             postgres: PostgresServer = request.getfixturevalue("postgres")

@@ -214,6 +214,7 @@ def test_a_refused_batch_fails_the_rows_after_it(wings: Client, new_topic: NewTo
         producer.close()
 
 
+@async_in_soak
 def test_once_a_flush_has_failed_no_row_is_taken(
     wings: Client, new_topic: NewTopic, calls: Calls
 ) -> None:
@@ -271,6 +272,7 @@ def test_values_of_any_class_cost_their_own_row_alone(wings: Client, new_topic: 
     assert numbers(wings, topic) == list(range(6))
 
 
+@async_in_soak
 def test_rows_that_a_server_would_refuse_are_left_out_alone(
     wings: Client, new_topic: NewTopic
 ) -> None:

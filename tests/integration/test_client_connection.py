@@ -22,6 +22,7 @@ def test_connecting_waits_for_the_first_call(proxy: BreakableProxy) -> None:
         assert client.topics() is not None
 
 
+@async_in_soak
 def test_nobody_there_is_told_from_a_connection_that_was_lost(
     server: RunningServer, proxy: BreakableProxy, new_topic: NewTopic
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_read_goes_on_after_a_lost_connection(shaky: Client, proxy: BreakableP
         assert shaky.topics() is not None
 
 
+@async_in_soak
 def test_a_long_poll_goes_on_with_what_is_left_of_its_wait(
     shaky: Client, proxy: BreakableProxy, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_closed_client_refuses_calls_and_fails_those_under_way(
     client.close()
 
 
+@async_in_soak
 def test_closing_the_client_flushes_producers_and_ends_follows(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:

@@ -57,6 +57,7 @@ def committed(client: Client, name: str, topic: Topic) -> dict[Any, int]:
     return {found.partition: found.offset for found in client.committed_offsets(name, topic)}
 
 
+@async_in_soak
 def test_a_consumer_reads_all_partitions_each_in_order(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     for start in (0, 10):
@@ -67,6 +68,7 @@ def test_a_consumer_reads_all_partitions_each_in_order(wings: Client, new_topic:
         assert consumer.positions == {1: 20, 2: 20, 3: 20}
 
 
+@async_in_soak
 def test_a_consumer_goes_on_where_it_committed(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [0, 1]})
@@ -80,6 +82,7 @@ def test_a_consumer_goes_on_where_it_committed(wings: Client, new_topic: NewTopi
         assert take(consumer, 3) == {None: [0, 1, 2]}
 
 
+@async_in_soak
 def test_partitions_that_come_into_being_are_picked_up(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     with wings.consumer("reader", topic) as consumer:
@@ -119,6 +122,7 @@ def test_a_message_is_handed_on_as_soon_as_it_is_committed(
             pusher.join()
 
 
+@async_in_soak
 def test_a_batch_is_committed_once_the_next_is_asked_for(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -136,6 +140,7 @@ def test_a_batch_is_committed_once_the_next_is_asked_for(
         assert take(again, 2) == {2: [0], 3: [0]}
 
 
+@async_in_soak
 def test_of_one_partition_an_item_has_its_offsets(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     push(wings, topic, 1, 0, 1)
@@ -164,6 +169,7 @@ def test_a_batch_whose_processing_failed_comes_again(wings: Client, new_topic: N
         assert take(consumer, 1) == {None: [0]}
 
 
+@async_in_soak
 def test_without_auto_commit_only_commit_commits(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     for number in range(3):
@@ -177,6 +183,7 @@ def test_without_auto_commit_only_commit_commits(wings: Client, new_topic: NewTo
         assert committed(wings, "reader", topic) == {None: 3}
 
 
+@async_in_soak
 def test_commits_can_be_spaced_out(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     for key in range(4):
@@ -187,6 +194,7 @@ def test_commits_can_be_spaced_out(wings: Client, new_topic: NewTopic) -> None:
     assert committed(wings, "reader", topic) == dict.fromkeys(range(4), 1)
 
 
+@async_in_soak
 def test_a_new_name_begins_where_it_is_told_and_later_partitions_at_their_start(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -292,6 +300,7 @@ def test_a_closed_consumer_ends_for_the_thread_that_waits_in_it(
     server.wait_for_calls(0)
 
 
+@async_in_soak
 def test_a_deleted_topic_ends_a_consumer(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     push(wings, topic, 1, 0)
@@ -339,6 +348,7 @@ def test_a_killed_and_restarted_server_loses_nothing(tmp_path: Path, connect: Co
             assert committed(client, "reader", topic) == {1: 6, 2: 6, 3: 1}
 
 
+@async_in_soak
 def test_a_consumer_at_the_end_waits(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [0]})
@@ -429,6 +439,7 @@ def test_what_a_filter_drops_is_read_to_its_end_before_a_consumer_ends(
         assert sum(taken.batch.num_rows for taken in consumer) == 3
 
 
+@async_in_soak
 def test_a_committed_offset_that_retention_passed_is_an_error(
     wings: Client, new_topic: NewTopic, trim: Trim
 ) -> None:

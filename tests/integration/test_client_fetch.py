@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 
 from wings_client import Client, EndReason
 from wings_core.errors import (
@@ -115,6 +115,7 @@ def test_a_partition_that_is_not_there_is_empty(wings: Client, new_topic: NewTop
     assert wings.fetch(topic, 7, offset=0, timeout=0).end_offset is None
 
 
+@async_in_soak
 def test_a_topic_deleted_during_the_wait_ends_it(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     timer = Timer(0.1, lambda: wings.delete_topic(topic))

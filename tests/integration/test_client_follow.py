@@ -43,6 +43,7 @@ class Reader:
         return [value for chunk in self.chunks for value in chunk.batch.column(0).to_pylist()]
 
 
+@async_in_soak
 def test_a_follow_hands_on_what_is_there_and_what_comes(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [0, 1]})
@@ -63,6 +64,7 @@ def test_a_follow_ends_at_its_deadline(wings: Client, new_topic: NewTopic) -> No
     assert [chunk.end_offset for chunk in chunks] == [0]
 
 
+@async_in_soak
 def test_a_follow_begins_at_the_end_or_at_a_time_as_of_the_call(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -112,6 +114,7 @@ def test_closing_ends_a_follow_for_the_thread_that_waits_in_it(
     assert list(follow) == []
 
 
+@async_in_soak
 def test_a_follow_that_is_never_read_opens_no_stream(
     server: RunningServer, wings: Client, new_topic: NewTopic
 ) -> None:
@@ -177,6 +180,7 @@ def test_a_killed_and_restarted_server_neither_loses_nor_doubles_anything(
             assert reader.join() == list(range(100))
 
 
+@async_in_soak
 def test_a_server_that_stays_away_ends_a_follow_in_bounded_time(
     proxy: BreakableProxy, wings: Client, new_topic: NewTopic, connect: Connect
 ) -> None:
@@ -227,6 +231,7 @@ def test_the_schema_of_a_follow_does_not_wait_for_another_ones_server(
             thread.join()
 
 
+@async_in_soak
 def test_a_follow_of_one_partition_of_many(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("key: string", partition_key="key")
     follow = wings.follow(topic, "a", offset="latest")

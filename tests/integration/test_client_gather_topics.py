@@ -63,6 +63,7 @@ def test_rows_that_the_filter_dropped_are_not_read_again(
     assert gather.end.sources[0].next_offset == 3
 
 
+@async_in_soak
 def test_a_push_wakes_a_gather_that_waits(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic(*KEYED, partition_key="key")
     requests = [Request(topic.name, key, offset=0) for key in range(10)]

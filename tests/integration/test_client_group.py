@@ -385,6 +385,7 @@ def test_a_member_whose_program_asks_for_nothing_leaves_and_comes_back(
     member.stop()
 
 
+@async_in_soak
 def test_of_two_processes_of_one_instance_the_later_one_goes_on(
     wings: Client, new_topic_id: str
 ) -> None:
@@ -467,6 +468,7 @@ def test_a_member_that_was_cut_off_leaves_its_instance_to_the_one_that_took_it(
             another.commit()
 
 
+@async_in_soak
 def test_a_callback_that_raises_ends_the_member_in_order(wings: Client, new_topic_id: str) -> None:
     group = f"{new_topic_id}-group"
     wings.create_topic(new_topic_id, {"n": "int64"})
@@ -496,6 +498,7 @@ def test_a_member_with_nothing_in_hand_that_asks_for_nothing_leaves(
         wait_for(lambda: not any(each.members for each in wings.consumer_groups()))
 
 
+@async_in_soak
 def test_a_group_with_members_begins_another_topic_at_its_start_or_says_why_not(
     wings: Client, new_topic_id: str
 ) -> None:

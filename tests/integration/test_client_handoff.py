@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 
 from wings_client import Client, FetchResult
 
@@ -25,6 +25,7 @@ def addresses(column: Any) -> list[int]:
     ]
 
 
+@async_in_soak
 @pytest.mark.parametrize("name", ["n", "x"])
 def test_the_table_has_the_batches_own_buffers(result: FetchResult, name: str) -> None:
     received = [addresses(batch.column(name))[0] for batch in result.batches]
@@ -36,6 +37,7 @@ def polars_addresses(polars: Any, table: Any, name: str) -> list[int]:
     return addresses(polars.from_arrow(table, rechunk=False)[name].to_arrow())
 
 
+@async_in_soak
 @pytest.mark.parametrize("name", ["n", "x"])
 def test_polars_shares_a_column_that_lies_at_a_multiple_of_its_values_size(
     result: FetchResult, name: str
@@ -59,6 +61,7 @@ def test_polars_copies_a_column_that_lies_elsewhere(shift: int, *, shared: bool)
     assert (polars_addresses(polars, table, "x") == addresses(column)) == shared
 
 
+@async_in_soak
 @pytest.mark.parametrize("name", ["n", "x"])
 def test_pandas_shares_the_buffers_where_it_can(result: FetchResult, name: str) -> None:
     pandas: Any = pytest.importorskip("pandas")
@@ -69,6 +72,7 @@ def test_pandas_shares_the_buffers_where_it_can(result: FetchResult, name: str) 
     assert addresses(frame[name].array.__arrow_array__()) == addresses(result.table[name])
 
 
+@async_in_soak
 def test_duckdb_scans_what_was_fetched(result: FetchResult) -> None:
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:

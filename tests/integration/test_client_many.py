@@ -78,6 +78,7 @@ def values(table: Any) -> dict[Any, list[Any]]:
 # Fetch.
 
 
+@async_in_soak
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_fetch_without_a_partition_is_of_all(wings: Client, topic: Topic, by_name: bool) -> None:
     push(wings, topic, {1: [10, 11], 2: [20]})
@@ -152,6 +153,7 @@ def test_of_a_topic_without_a_key_all_is_its_one_partition(
 # Scan.
 
 
+@async_in_soak
 def test_a_scan_of_some_partitions(wings: Client, topic: Topic) -> None:
     push(wings, topic, {key: [key * 10, key * 10 + 1] for key in range(5)})
     found = wings.scan(topic, partitions=[1, 3, 99], offset=1)
@@ -200,6 +202,7 @@ def test_ranges_are_read_to_their_ends_over_broken_connections(
 # Follow.
 
 
+@async_in_soak
 def test_a_follow_of_all_takes_in_what_is_born(wings: Client, topic: Topic) -> None:
     push(wings, topic, {1: [10]})
     found = Seen()
@@ -228,6 +231,7 @@ def test_a_follow_of_some_is_of_these_alone(wings: Client, topic: Topic) -> None
     follow.close()
 
 
+@async_in_soak
 def test_a_follow_begins_at_the_ends_or_at_a_time_as_of_the_call(
     wings: Client, topic: Topic
 ) -> None:
@@ -251,6 +255,7 @@ def test_a_follow_goes_on_from_the_offsets_of_another(wings: Client, topic: Topi
         assert Seen().take_rows(follow, 2) == {1: [11], 3: [30]}
 
 
+@async_in_soak
 def test_a_follow_outlasts_the_deadlines_of_its_streams(
     server: RunningServer, wings: Client, topic: Topic, connect: Connect
 ) -> None:
@@ -332,6 +337,7 @@ def test_retention_that_passes_while_a_connection_is_lost(
     assert caught.value.facts["partition"] in (1, 2)
 
 
+@async_in_soak
 def test_leaving_the_loop_ends_a_follow_on_the_server(
     server: RunningServer, wings: Client, topic: Topic
 ) -> None:

@@ -272,6 +272,7 @@ def test_a_full_window_blocks_and_gives_up_in_time(
     assert numbers(wings, topic) == [0, 1, 2]
 
 
+@async_in_soak
 def test_a_server_that_stays_away_fails_what_was_sent_in_bounded_time(
     proxy: BreakableProxy, new_topic: NewTopic, wings: Client, connect: Connect
 ) -> None:

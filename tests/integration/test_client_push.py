@@ -44,6 +44,7 @@ def test_a_topic_is_named_by_its_id_its_full_name_or_its_description(
     assert wings.fetch(topic, offset=0).num_rows == 3
 
 
+@async_in_soak
 def test_a_large_table_is_cut_pipelined_and_kept_in_order(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -196,6 +197,7 @@ def test_a_topic_created_again_takes_pushes_at_once(wings: Client, new_topic_id:
         wings.delete_topic(topic)
 
 
+@async_in_soak
 def test_a_topic_that_was_made_anew_takes_nothing_that_is_meant_for_the_first(
     wings: Client, new_topic_id: str
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_scan_is_a_record_batch_reader_of_what_is_committed(
     assert reader.read_all()["n"].to_pylist() == list(range(ROWS))
 
 
+@async_in_soak
 def test_a_scan_reads_a_range(wings: Client, numbers: Topic) -> None:
     part = wings.scan(numbers, offset=7_001, end_offset=12_345).read_all()
     assert part["n"].to_pylist() == list(range(7_001, 12_345))
@@ -68,6 +69,7 @@ def test_a_topic_without_a_key_is_one_partition_by_its_name_too(
     assert read(numbers.name).equals(read(numbers))
 
 
+@async_in_soak
 def test_a_scan_by_name_does_not_look_the_topic_up(
     wings: Client, numbers: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_parallel_scan_of_many_partitions(wings: Client, new_topic: NewTopic) 
     assert sorted(cast("list[int]", found["n"].to_pylist())) == list(range(1000))
 
 
+@async_in_soak
 def test_columns_and_filters_are_pushed_down(wings: Client, numbers: Topic) -> None:
     found = wings.scan(numbers, filter="n % 1000 = 7", system_columns=True).read_all()
     assert found["__offset"].to_pylist() == list(range(7, ROWS, 1000))
@@ -152,12 +155,14 @@ def test_a_scan_that_is_let_go_of_ends_its_streams(
         wait_for_scan_threads()
 
 
+@async_in_soak
 def test_leaving_the_loop_ends_a_scan(server: RunningServer, wings: Client, numbers: Topic) -> None:
     for _ in wings.scan(numbers, parallel=2):
         break
     server.wait_for_calls(0)
 
 
+@async_in_soak
 def test_a_scan_that_is_never_read_opens_no_stream(
     server: RunningServer, wings: Client, numbers: Topic
 ) -> None:
@@ -195,6 +200,7 @@ def test_an_error_midway_is_raised_as_what_it_is(
         reader.read_all()
 
 
+@async_in_soak
 def test_a_topic_that_is_not_there_is_told_by_the_call(wings: Client, numbers: Topic) -> None:
     with pytest.raises(TopicNotFound):
         wings.scan("no-such-topic")

@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 
 from wings_client import Client, ShardCounts, ShardProgress, ShardsPruned, ShardState
 from wings_core.errors import InvalidArgument, PublishFenced
@@ -15,6 +15,7 @@ def fresh() -> str:
     return f"s-{uuid4()}"
 
 
+@async_in_soak
 def test_a_shard_is_published_with_its_rows_by_its_owner_alone(
     wings: Client, new_topic: NewTopic
 ) -> None:

@@ -56,6 +56,7 @@ def lag(wings: Client, topic: Topic, group: str = "billing") -> int:
     return partition.lag
 
 
+@async_in_soak
 def test_a_consumer_gets_messages_and_accepts_them(wings: Client, topic: Topic) -> None:
     wings.create_share_group("billing", topic, EARLIEST)
     with wings.share_consumer("billing", topic=topic, timeout=0.1) as consumer:
@@ -103,6 +104,7 @@ def test_rows_that_are_not_there_are_refused(wings: Client, topic: Topic, rows: 
             consumer.accept(delivery, rows=rows)
 
 
+@async_in_soak
 def test_what_was_settled_cannot_be_settled_again(wings: Client, topic: Topic) -> None:
     wings.create_share_group("billing", topic, EARLIEST)
     with wings.share_consumer("billing", topic, timeout=0) as consumer:
@@ -147,6 +149,7 @@ def test_what_is_not_renewed_expires(wings: Client, topic: Topic, auto_renew: An
     assert lag(wings, topic) == 10 - len(again)
 
 
+@async_in_soak
 def test_leaving_gives_back_what_was_not_settled(wings: Client, topic: Topic) -> None:
     wings.create_share_group("billing", topic, EARLIEST)
     with wings.share_consumer("billing", topic, timeout=0) as consumer:
@@ -172,6 +175,7 @@ def counts_of(wings: Client, topic: Topic, messages: int) -> dict[int, int]:
     return counts
 
 
+@async_in_soak
 def test_what_is_released_and_what_is_left_at_the_end_costs_one_delivery(
     wings: Client, topic: Topic
 ) -> None:
@@ -183,6 +187,7 @@ def test_what_is_released_and_what_is_left_at_the_end_costs_one_delivery(
     assert counts_of(wings, topic, 10) == dict.fromkeys(range(10), 2)
 
 
+@async_in_soak
 def test_what_came_ahead_and_was_never_taken_costs_none(wings: Client, topic: Topic) -> None:
     wings.create_share_group("billing", topic, EARLIEST)
     with wings.share_consumer("billing", topic, max_messages=1, prefetch=3, timeout=60) as consumer:
@@ -191,6 +196,7 @@ def test_what_came_ahead_and_was_never_taken_costs_none(wings: Client, topic: To
     assert counts_of(wings, topic, 10) == {0: 2, **dict.fromkeys(range(1, 10), 1)}
 
 
+@async_in_soak
 def test_what_is_released_comes_to_a_consumer_that_waits_for_more(
     wings: Client, topic: Topic
 ) -> None:
@@ -281,6 +287,7 @@ def test_a_consumer_of_one_partition_gets_no_others(wings: Client, new_topic: Ne
         assert numbers(consumer) == [0, 2]
 
 
+@async_in_soak
 def test_groups_are_created_changed_listed_and_deleted(wings: Client, topic: Topic) -> None:
     created = wings.create_share_group("billing", topic, {"delivery_limit": 3})
     assert (created.name, created.topic) == ("billing", topic.name)
@@ -463,6 +470,7 @@ def test_rows_of_which_nothing_is_known_do_not_keep_others_from_being_renewed(
     assert lag(wings, topic) == 0
 
 
+@async_in_soak
 def test_rows_whose_settling_was_refused_are_still_renewed(
     wings: Client, topic: Topic, renewals: Renewals
 ) -> None:

@@ -123,6 +123,7 @@ def test_what_is_not_waited_for_is_accepted_once_it_is_flushed(wings: Client, to
     assert taken == [*range(MESSAGES)]
 
 
+@async_in_soak
 def test_as_many_come_ahead_as_were_asked_for(wings: Client, topic: Topic) -> None:
     with wings.share_consumer("billing", topic, max_messages=2, prefetch=3) as consumer:
         assert next(consumer).offsets == [0, 1]
@@ -133,6 +134,7 @@ def test_as_many_come_ahead_as_were_asked_for(wings: Client, topic: Topic) -> No
     assert state(wings, topic) == (MESSAGES, 0)
 
 
+@async_in_soak
 def test_without_a_prefetch_the_next_comes_when_the_last_is_durable(
     wings: Client, topic: Topic
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_flush_waits_until_who_acknowledged_was_told(
         flushed.set()
 
 
+@async_in_soak
 def test_one_that_is_refused_is_told_to_who_waits_for_a_delivery(
     wings: Client, topic: Topic
 ) -> None:
@@ -278,6 +281,7 @@ def test_an_error_that_a_cancelled_task_would_raise_is_told_to_the_next(
     asyncio.run(work())
 
 
+@async_in_soak
 def test_one_that_is_refused_keeps_no_room_from_the_next(wings: Client, topic: Topic) -> None:
     with wings.share_consumer("billing", topic, max_messages=1) as consumer:
         first = next(consumer)
@@ -382,6 +386,7 @@ def test_what_waits_behind_a_caller_that_hangs_goes_to_others_as_if_it_never_cam
         assert next(consumer).offsets == [6], "what was let go is not handed out"
 
 
+@async_in_soak
 def test_a_close_tells_of_an_error_once(
     connect: Connect,
     wings: Client,
@@ -541,6 +546,7 @@ def test_one_that_is_refused_is_told_of(wings: Client, topic: Topic, tells: str)
     until(lambda: state(wings, topic)[1] == 0)
 
 
+@async_in_soak
 def test_an_error_of_the_block_takes_precedence(wings: Client, topic: Topic) -> None:
     consumer = wings.share_consumer("billing", topic, max_messages=1, timeout=20)
 
@@ -699,6 +705,7 @@ def test_what_was_flushed_before_the_server_is_killed_comes_no_more(tmp_path: Pa
     assert set(again).isdisjoint(range(100))
 
 
+@async_in_soak
 def test_a_prefetch_out_of_range_is_refused(wings: Client, topic: Topic) -> None:
     for prefetch in (-1, 10_001):
         with pytest.raises(InvalidArgument, match="prefetch must be 0 to 10000"):

@@ -44,6 +44,7 @@ def in_flight(wings: Client, topic: Topic) -> int:
     return partition.in_flight
 
 
+@async_in_soak
 def test_a_consumer_that_may_wait_uses_a_stream(wings: Client, topic: Topic) -> None:
     with wings.share_consumer("billing", topic, max_messages=4, timeout=20) as consumer:
         assert consumer.uses_stream
@@ -64,6 +65,7 @@ def test_a_consumer_that_may_wait_uses_a_stream(wings: Client, topic: Topic) -> 
         assert sorted(offset for each in consumer for offset in each.offsets) == [5, 6, 7, 8, 9]
 
 
+@async_in_soak
 def test_after_a_time_out_nothing_is_held_that_nobody_takes(wings: Client, topic: Topic) -> None:
     with wings.share_consumer("billing", topic, timeout=0.05) as consumer:
         for delivery in consumer:
@@ -443,6 +445,7 @@ def test_a_stream_is_broken_where_the_server_does_not_read_what_is_to_wake_a_cal
         assert unread.was_broken
 
 
+@async_in_soak
 def test_a_deleted_group_ends_the_wait(wings: Client, topic: Topic) -> None:
     with wings.share_consumer("billing", topic, timeout=20) as consumer:
         consumer.accept(next(consumer))

@@ -36,6 +36,7 @@ def numbers(client: Client, topic: Topic | str) -> list[Any]:
     return client.scan(topic).read_all()["n"].to_pylist()
 
 
+@async_in_soak
 def test_what_is_staged_is_visible_once_it_is_published(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     stage_id, writer = fresh(), fresh()
@@ -84,6 +85,7 @@ def test_a_stage_of_nothing_can_be_published(wings: Client, new_topic: NewTopic)
     assert wings.publish(fresh(), 0, [stage.id]).committed == ()
 
 
+@async_in_soak
 def test_a_timestamp_can_be_given(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     with wings.stage(topic, fresh(), timestamp="2026-01-01T00:00:00Z") as stage:
@@ -134,6 +136,7 @@ def test_a_stage_whose_last_rows_are_refused_is_deleted(wings: Client, new_topic
         wings.publish(fresh(), 0, [stage.id])
 
 
+@async_in_soak
 def test_a_stage_of_anothers_id_leaves_that_of_the_other(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -152,6 +155,7 @@ def test_a_stage_of_anothers_id_leaves_that_of_the_other(
     assert numbers(wings, topic) == [1]
 
 
+@async_in_soak
 def test_a_stage_is_written_by_one_stream(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     with wings.stage(topic, fresh()) as stage:
@@ -251,6 +255,7 @@ def wait_for_rows(stage: wings_client.Stage, rows: int) -> bool:
     return False
 
 
+@async_in_soak
 def test_a_server_that_went_silent_fails_the_stage_in_the_clients_time(
     server: Any, proxy: BreakableProxy, new_topic: NewTopic
 ) -> None:
@@ -268,6 +273,7 @@ def test_a_server_that_went_silent_fails_the_stage_in_the_clients_time(
         proxy.go_on()
 
 
+@async_in_soak
 def test_a_publish_whose_answer_is_lost_is_sent_again_and_published_once(
     shaky: Client, proxy: BreakableProxy, wings: Client, new_topic: NewTopic
 ) -> None:

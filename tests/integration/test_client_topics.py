@@ -3,7 +3,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 
 from wings_client import Client
 from wings_core.errors import (
@@ -160,6 +160,7 @@ def test_an_offset_of_a_partitioned_topic_needs_its_partition(
     assert wings.offset_for_timestamp(topic, datetime.now(UTC), "/w==") == 1
 
 
+@async_in_soak
 def test_offsets_are_kept_by_name(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic("key: int64", partition_key="key")
     wings.push(topic, {"key": [1, 2]})

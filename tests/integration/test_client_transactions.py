@@ -48,6 +48,7 @@ def offsets_of(client: Client, name: str, topic: Topic) -> dict[object, int]:
     return {found.partition: found.offset for found in client.committed_offsets(name, topic)}
 
 
+@async_in_soak
 def test_rows_of_topics_and_offsets_become_visible_at_once(
     wings: Client, new_topic: NewTopic, target: Topic
 ) -> None:
@@ -254,6 +255,7 @@ def test_rows_of_a_topic_keep_their_order_whatever_their_options(
     assert rows_of(wings, topic) == [1, 2, 3, 4]
 
 
+@async_in_soak
 def test_a_writer_that_begins_anew_fences_its_earlier_life(
     wings: Client, server: RunningServer, new_topic: NewTopic
 ) -> None:
@@ -277,6 +279,7 @@ def test_a_writer_that_begins_anew_fences_its_earlier_life(
     assert left.deleted == (), "what was refused is deleted"
 
 
+@async_in_soak
 def test_a_transaction_that_is_open_for_too_long_is_aborted(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -557,6 +560,7 @@ def test_a_member_keeps_partitions_until_its_transaction_has_committed_them(
     assert len(found) == len(set(found)) > 20
 
 
+@async_in_soak
 def test_a_transaction_of_which_a_call_failed_publishes_nothing(
     wings: Client, new_topic: NewTopic
 ) -> None:

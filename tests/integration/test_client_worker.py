@@ -127,7 +127,6 @@ def test_each_message_is_handled_and_accepted(wings: Client, topic: Topic, kind:
         first["no such column"]
 
 
-@async_in_soak
 @both
 def test_a_batch_is_handled_at_once(wings: Client, topic: Topic, kind: Any) -> None:
     seen: list[list[int]] = []
@@ -204,6 +203,7 @@ def test_the_delivery_that_makes_a_dead_letter_is_logged_as_an_error_with_one_tr
     }
 
 
+@async_in_soak
 def test_a_failed_message_waits_for_its_backoff(wings: Client, topic: Topic) -> None:
     def handle(message: Message) -> None:
         if message.offset % 2:
@@ -215,6 +215,7 @@ def test_a_failed_message_waits_for_its_backoff(wings: Client, topic: Topic) -> 
     assert wings.acquire_messages("billing", topic, "other") == []
 
 
+@async_in_soak
 def test_rows_of_a_batch_are_judged_each_for_itself(wings: Client, topic: Topic) -> None:
     def handle(delivery: Delivery) -> None:
         if delivery.delivery_count == 1:
@@ -272,7 +273,6 @@ def test_a_plain_handler_that_forgets_to_await_accepts_nothing(wings: Client, to
     assert (stats.accepted, stats.released) == (0, 10)
 
 
-@async_in_soak
 @both
 def test_as_many_handlers_run_at_once_as_were_asked_for(
     wings: Client, topic: Topic, kind: Any
@@ -393,6 +393,7 @@ def test_an_abort_releases_what_runs(wings: Client, topic: Topic, kind: Any) -> 
     end.set()
 
 
+@async_in_soak
 def test_a_worker_of_long_tasks_holds_only_what_it_runs(wings: Client, topic: Topic) -> None:
     begun, end = threading.Semaphore(0), threading.Event()
 
@@ -434,11 +435,13 @@ def test_a_worker_goes_on_where_its_group_was_moved_to(wings: Client, topic: Top
     assert state(wings, topic) == (0, 0)
 
 
+@async_in_soak
 def test_a_worker_ends_where_nothing_comes(wings: Client, topic: Topic) -> None:
     assert wings.worker("billing", topic, lambda _: None, timeout=0.2).run().accepted == 10
     assert wings.worker("billing", topic, lambda _: None, timeout=0).run().delivered == 0
 
 
+@async_in_soak
 def test_a_deleted_group_ends_the_worker(wings: Client, topic: Topic) -> None:
     done = threading.Semaphore(0)
     worker = wings.worker("billing", topic, lambda _: done.release())
@@ -587,6 +590,7 @@ def test_a_handler_that_hangs_loses_its_messages_and_is_given_no_others(
     assert letters(wings, topic) == {}
 
 
+@async_in_soak
 def test_what_no_handler_has_begun_is_released_as_if_it_never_came(
     wings: Client, topic: Topic
 ) -> None:

@@ -38,7 +38,7 @@ from wings_server.testing import (
 )
 
 SEED = 20_261_123
-FEW, MANY = 200, 170_000
+FEW, MANY = 100, 170_000
 """Inputs of each of seven kinds."""
 
 CALL_SECONDS = 0.1

@@ -162,7 +162,7 @@ class _Producer:
 @pytest.mark.parametrize(
     ("rate", "seed", "limits"),
     [
-        pytest.param(0.005, 1, ATTEMPTING, id="rarely"),
+        pytest.param(0.005, 1, ATTEMPTING, id="rarely", marks=pytest.mark.soak),
         pytest.param(0.2, 2, ATTEMPTING, id="often", marks=pytest.mark.soak),
         pytest.param(0.2, 3, ATTEMPTING_IMPATIENT, id="often and impatient"),
     ],

@@ -114,7 +114,7 @@ def told(call: Callable[[], object]) -> str:
     raise AssertionError("it was not refused")
 
 
-@pytest.mark.parametrize("form", ["json", "console"])
+@pytest.mark.parametrize("form", ["json", pytest.param("console", marks=pytest.mark.soak)])
 def test_a_server_shows_none_of_its_secrets(
     certs: Path, planted: Planted, tmp_path: Path, postgres: PostgresServer, s3_url: str, form: str
 ) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 
 from wings_client import AcknowledgementEntry, Client, GroupNotFound
 
@@ -15,6 +15,7 @@ def ack(
     return AcknowledgementEntry(partition=partition, first=first, last=last, lease=lease, type=kind)
 
 
+@async_in_soak
 def test_members_are_told_with_what_they_hold_and_since_when(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -50,6 +51,7 @@ def test_members_are_told_with_what_they_hold_and_since_when(
     assert renewed.until >= holds["two", 2, 4].until
 
 
+@async_in_soak
 def test_a_group_that_has_finished_all_has_no_oldest_message(
     wings: Client, new_topic: NewTopic
 ) -> None:

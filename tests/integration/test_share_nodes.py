@@ -62,7 +62,7 @@ class Nodes:
         return one.client(), other.client()
 
 
-@pytest.fixture(params=["sqlite", "postgres", "stateless"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.soak), "stateless"])
 def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Nodes]:
     """Nodes of a service over each store of metadata, and nodes without a directory."""
     url = None

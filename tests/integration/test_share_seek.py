@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from fix_client import NewTopic
+from fix_client import NewTopic, async_in_soak
 from flight_calls import act, code_of, create_topic, numbers, push
 from share_calls import Member, ShareStreamCall, create_group, offsets_of
 
@@ -119,6 +119,7 @@ def test_waits_and_streams_end_so_that_their_members_begin_anew(
             assert offsets_of(leased) == [*range(10)]
 
 
+@async_in_soak
 def test_consumers_go_on_by_themselves_where_a_group_is_moved(
     wings: Client, new_topic: NewTopic
 ) -> None:
@@ -140,6 +141,7 @@ def test_consumers_go_on_by_themselves_where_a_group_is_moved(
         wings.alter_share_group("billing", topic, {"start": "earliest"})
 
 
+@async_in_soak
 def test_a_purge_drops_what_is_not_finished(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     wings.push(topic, {"n": [1, 2, 3]})

@@ -368,7 +368,14 @@ def partitions_of(server: RunningServer) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
-@pytest.mark.parametrize("key", ["n: int64", "s: string", "b: binary", "flag: bool"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "n: int64",
+        "s: string",
+        *(pytest.param(each, marks=pytest.mark.soak) for each in ("b: binary", "flag: bool")),
+    ],
+)
 def test_a_table_is_partitioned_by_the_key_and_by_time(tmp_path: Path, key: str) -> None:
     """Each file has rows of one value, and the table is found by them."""
     name, data_type = key.split(": ")

@@ -53,6 +53,7 @@ def test_a_worker_that_dies_in_a_test_fails_the_run_at_once_and_names_the_test(
     assert "replacing crashed worker" not in ended.stdout
 
 
+@pytest.mark.soak
 def test_workers_import_the_tests_in_orders_of_their_own(tmp_path: Path) -> None:
     program = """
 import os, sys
