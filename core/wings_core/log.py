@@ -210,6 +210,10 @@ class Log:
         """Return the processes that serve this log, by address."""
         return self.nodes.live() if self.alone is None else [self.alone]
 
+    def silent_nodes(self) -> list[Node]:
+        """Return the processes that stopped without leaving, for a day, by address."""
+        return self.nodes.silent() if self.alone is None else []
+
     def delete_topic(self, name: TopicName) -> Topic:
         """Delete a topic; its disk space is freed in the background.
 

@@ -66,6 +66,7 @@ from wings_server.action import Actions, Json
 from wings_server.backups import BACKUP_ACTIONS
 from wings_server.group_actions import GROUP_ACTIONS, looking_at_members
 from wings_server.health_action import HEALTH_ACTIONS
+from wings_server.node_states import NODE_ACTIONS
 from wings_server.served_log import ServedLog
 from wings_server.share_actions import SHARE_ACTIONS
 from wings_server.totals_actions import TOTALS_ACTIONS
@@ -397,4 +398,5 @@ ACTIONS.update(SHARE_ACTIONS)
 ACTIONS.update(TOKEN_ACTIONS)
 ACTIONS.update(BACKUP_ACTIONS)
 ACTIONS.update(TOTALS_ACTIONS)
+ACTIONS.update(NODE_ACTIONS)
 ACTIONS.update(HEALTH_ACTIONS)

@@ -52,12 +52,13 @@ class GroupNode:
         tls: Whether the nodes serve TLS.
 
     Attributes:
+        node: This process, with its addresses.
         coordinator: Runs the groups whose lease this node holds.
     """
 
     def __init__(self, log: Log, node: Node, access: PeerAccess, tls: bool) -> None:
         self._log = log
-        self._address = node.address
+        self.node = node
         self._access = access
         self._scheme = "grpc+tls" if tls else "grpc"
         self._lock = threading.Lock()
@@ -129,11 +130,22 @@ class GroupNode:
             WingsError: Its error.
         """
         address = elsewhere.holder.partition(" ")[0]
-        if address == self._address:  # This node's predecessor, whose lease has not ended.
+        if address == self.node.address:  # This node's predecessor, whose lease has not ended.
             raise Unavailable("the group is changing nodes; try again")
+        return self.call(address, action, body)
+
+    def call(
+        self, address: str, action: str, body: ActionBody, seconds: float = CALL_SECONDS_MAX
+    ) -> bytes:
+        """Run an action at another node, with the token of the caller; returns its response.
+
+        Raises:
+            Unavailable: That node does not answer within `seconds`.
+            WingsError: Its error.
+        """
         secret = SECRET.get()
         headers: Any = [] if secret is None else [(b"authorization", f"Bearer {secret}".encode())]
-        options = flight.FlightCallOptions(timeout=CALL_SECONDS_MAX, headers=headers)
+        options = flight.FlightCallOptions(timeout=seconds, headers=headers)
         try:
             client = self._client(address)
             request = flight.Action(action, body.to_bytes())
@@ -141,7 +153,7 @@ class GroupNode:
         except flight.FlightError as error:
             raise _error_of(error, address) from None
         except (pa.ArrowException, OSError) as error:
-            raise Unavailable(f"the node {address}, which runs the group: {error!s:.200}") from None
+            raise Unavailable(f"the node {address}: {error!s:.200}") from None
         return result.body.to_pybytes()
 
     def _client(self, address: str) -> flight.FlightClient:
@@ -230,4 +242,4 @@ def _error_of(error: flight.FlightError, address: str) -> WingsError:
     try:
         return error_from_json(json.loads(error.extra_info))
     except ValueError:
-        return Unavailable(f"the node {address}, which runs the group: {error!s:.200}")
+        return Unavailable(f"the node {address}: {error!s:.200}")

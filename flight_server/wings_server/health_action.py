@@ -3,12 +3,9 @@
 It reads what overviews and listings read: sums, offsets and positions, never the messages.
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
-from typing import Any
 
 from wings_core.contracts.actions import describe_node
 from wings_core.contracts.totals import HealthBody
@@ -19,9 +16,10 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.security.principal import CALLER, Principal
 from wings_core.security.rights import Right
 from wings_core.share.progress import oldest_unfinished
-from wings_core.times import now_us
+from wings_core.times import now_us, parse_timestamp
 from wings_server.action import Actions, Json
 from wings_server.log_standing import LogStanding
+from wings_server.node_states import Need, disk_of, need, states_of
 from wings_server.served_log import ServedLog
 
 HEALTH_ACTIONS = Actions()
@@ -38,19 +36,10 @@ LAG_MIN = 10_000
 OLDEST_SECONDS = 3_600
 """Age of a group's oldest unfinished message from which it is listed."""
 
-NEARLY_FULL = 0.05
-"""Part of the disk that is free above the watermark, below which the disk is listed."""
-
-CERTIFICATE = timedelta(days=30)
-"""Time before the end of a certificate from which it is listed."""
-
 BACKUP_SECONDS = 7 * 24 * 3_600
 """Age of the last known backup from which it is listed."""
 
-_MIB = 1024 * 1024
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-
-Need = dict[str, Any]
 
 
 @HEALTH_ACTIONS.add("health", HealthBody)
@@ -67,19 +56,9 @@ def health(log: ServedLog, body: HealthBody) -> Json:
         "tls": log.tls is not None,
         "principal": {"name": caller.name, "grants": [str(grant) for grant in caller.grants]},
         "nodes": [describe_node(node) for node in log.live_nodes()] if caller.is_operator else None,
-        "disk": _disk(log) if caller.is_operator else None,
+        "disk": disk_of(log) if caller.is_operator else None,
         "needs": needs[:NEEDS_MAX],
         "needs_left_out": max(0, len(needs) - NEEDS_MAX),
-    }
-
-
-def _disk(log: ServedLog) -> dict[str, int] | None:
-    if log.disk is None:
-        return None
-    return {
-        "free_bytes": log.disk.free_bytes,
-        "used_bytes": shutil.disk_usage(log.disk.path).used,
-        "watermark_bytes": log.disk.free_bytes_min,
     }
 
 
@@ -87,40 +66,42 @@ def _needs(log: ServedLog, caller: Principal) -> Iterator[Need]:
     """Yield what needs a person and the caller may know of, the most urgent first."""
     refusal = None if log.disk is None else log.disk.refusal
     if refusal is not None:
-        yield _need("pushes_refused", refusal, "free space on the disk, or shorten retention")
+        yield need("pushes_refused", refusal, "free space on the disk, or shorten retention")
     damage = log.shares.coordinator.damage
     if damage is not None:
-        yield _need(
+        yield need(
             "share_groups_closed",
             damage.message,
             "stop the server, run `wings holds rebuild DATA_DIR`, and start it",
         )
     if caller.is_operator:
-        yield from _of_machine(log, is_refusing=refusal is not None)
+        yield from _of_nodes(log)
     standing = log.standings.look()
     yield from _dead_letters(log, caller, standing)
     yield from _unfinished(log, caller, standing)
     yield from _lagging(caller, standing)
 
 
-def _of_machine(log: ServedLog, *, is_refusing: bool) -> Iterator[Need]:
-    if log.disk is not None and not is_refusing:
-        free, least = log.disk.free_bytes, log.disk.free_bytes_min
-        if free - least < shutil.disk_usage(log.disk.path).total * NEARLY_FULL:
-            message = f"the disk has {free // _MIB:,} MiB free; below {least // _MIB:,} MiB pushes"
-            yield _need(
-                "disk_nearly_full", f"{message} are refused", "free space, or shorten retention"
+def _of_nodes(log: ServedLog) -> Iterator[Need]:
+    """Yield what the disks and certificates of all processes need, dead processes, and backups."""
+    own, *others = states_of(log)
+    yield from (each for each in own["needs"] if each["kind"] != "pushes_refused")
+    for state in others:
+        address = state["flight"]
+        if state.get("silent") or state.get("code") == "UNAVAILABLE":
+            yield need(
+                "node_silent",
+                f"the node {address} has stopped answering",
+                "start it again, or see what became of its machine; one that is gone for good is "
+                "forgotten after a day",
             )
-    if log.tls is not None and (ends_at := log.tls.ends_at) - datetime.now(UTC) < CERTIFICATE:
-        yield _need(
-            "certificate_ends",
-            f"the certificate ends at {ends_at:%Y-%m-%d %H:%M} UTC",
-            "replace its files, and restart the server: Flight reads them at its start alone",
-        )
-    last_at = log.backups.last_at
+        for each in state.get("needs", ()):
+            yield {**each, "message": f"{address}: {each['message']}"}
+    found = (each.get("last_backup_at") for each in (own, *others))
+    last_at = max((parse_timestamp(each) for each in found if each is not None), default=None)
     if last_at is not None and now_us() - last_at > BACKUP_SECONDS * 1_000_000:
-        message = f"the last backup through this server is {_age(last_at)} old"
-        yield _need("backup_old", message, "`wings backup DEST`")
+        message = f"the last backup that this log knows of is {_age(last_at)} old"
+        yield need("backup_old", message, "`wings backup DEST`")
 
 
 def _dead_letters(log: ServedLog, caller: Principal, standing: LogStanding) -> Iterator[Need]:
@@ -138,7 +119,7 @@ def _dead_letters(log: ServedLog, caller: Principal, standing: LogStanding) -> I
             known = [each for each in found if caller.may(Right.SHARE, str(each.topic.name))]
             of = ", ".join(f"{each.name} of {_short(each.topic.name)}" for each in known)
             only = known[0] if len(known) == 1 else None
-            yield _need(
+            yield need(
                 "dead_letters",
                 f"{_messages(count, 'dead letter')}{of and f' of {of}'} in {_short(name)}, the "
                 f"last {_age(state.last_timestamp)} ago",
@@ -165,7 +146,7 @@ def _unfinished(log: ServedLog, caller: Principal, standing: LogStanding) -> Ite
             if oldest is None or now_us() - oldest.timestamp < OLDEST_SECONDS * 1_000_000:
                 continue
             count = sum(state.lag for state in lagging)
-            yield _need(
+            yield need(
                 "oldest_unfinished",
                 f"the oldest of {_messages(count)} that {group.name} has not finished of "
                 f"{_short(name)} is {_age(oldest.timestamp)} old",
@@ -188,7 +169,7 @@ def _lagging(caller: Principal, standing: LogStanding) -> Iterator[Need]:
         if lag < LAG_MIN:
             return
         if caller.may(Right.READ, str(name)):
-            yield _need(
+            yield need(
                 "consumer_lag",
                 f"the consumer {consumer} is {_messages(lag)} behind in {_short(name)}, its last "
                 f"commit {_age(committed_at)} ago",
@@ -197,11 +178,6 @@ def _lagging(caller: Principal, standing: LogStanding) -> Iterator[Need]:
                 consumer=consumer,
                 count=lag,
             )
-
-
-def _need(kind: str, message: str, remedy: str, **about: str | int | None) -> Need:
-    known = {key: value for key, value in about.items() if value is not None}
-    return {"kind": kind, "message": message, "remedy": remedy, **known}
 
 
 def _messages(count: int, one: str = "message") -> str:

@@ -276,6 +276,7 @@ ACTION_RULES: Mapping[str, Rule] = {
     "share-redrive": Rule(_ADMIN, _dead_letters),
     "maintain": Rule(_ADMIN, _maintained),
     "list-nodes": Rule(_ADMIN, _everything),
+    "node-states": Rule(_ADMIN, _everything),
     "token-create": Rule(_ADMIN, _everything),
     "token-alter": Rule(_ADMIN, _everything),
     "token-list": Rule(_ADMIN, _everything),

@@ -41,7 +41,7 @@ def past(server: RunningServer) -> int:
 )  # fmt: skip
 def test_a_chart_has_a_past_at_first_sight(page: ConsolePage, past: int, route: str) -> None:
     page.open("nodes")
-    page.wait_for("Serves since")
+    page.wait_for("One server on its own")
     # No look of the page's own, which would give it a present.
     page.script(
         "const real = window.fetch; window.fetch = (path, options) => "

@@ -23,7 +23,7 @@ ROUTES = {
     "groups": "billing",
     "ingest": "orders-lake",
     "query": "SQL over topics",
-    "nodes": "Serves since",
+    "nodes": "One server on its own",
 }
 """Each page, and what it shows of the server."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,34 @@ def until(call: Callable[[], object]) -> None:
         else:
             return
     pytest.fail("the node did not recover")
+
+
+def test_health_knows_the_other_nodes_and_those_that_stopped_answering(cluster: Cluster) -> None:
+    client = cluster.clients[0]
+    states = {each["flight"]: each for each in act(client, "node-states")}
+    assert {node.flight for node in cluster.nodes} <= states.keys()
+    for node in cluster.nodes:
+        found = states[node.flight]
+        assert found["version"] == version("wings-flight")
+        assert found["memory_bytes"] > 10_000_000
+        assert found["disk"]["free_bytes"] > 0
+    with ExitStack() as stack:
+        third = cluster.start_node(stack)
+        third.kill()
+        silent = [each["message"] for each in _needs(client, third.flight)]
+        assert silent == [f"the node {third.flight} has stopped answering"]
+
+
+def _needs(client: flight.FlightClient, node: str) -> list[dict[str, str]]:
+    """Return what is said of a node in `health`, once something is."""
+    waited = threading.Event()
+    for _ in range(600):
+        needs = act(client, "health")["needs"]
+        found = [each for each in needs if node in each["message"]]
+        if found:
+            return found
+        waited.wait(0.1)
+    pytest.fail("the dead node is not told of")
 
 
 def test_a_push_on_one_node_wakes_a_long_poll_on_another(

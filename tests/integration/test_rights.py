@@ -75,6 +75,7 @@ OPERATORS: dict[str, Json] = {
     "token-list": {},
     "token-revoke": {"name": "nobody"},
     "list-nodes": {},
+    "node-states": {},
     "backup-begin": {},
     "backup-end": {"backup": "0" * 32},
 }

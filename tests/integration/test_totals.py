@@ -177,7 +177,7 @@ def test_health_lists_what_needs_a_person(new_topic_id: str, command: Command) -
         re.sub(r"the last \d+ s", "the last 0 s", each["message"]) for each in found["needs"]
     ]
     assert messages == [
-        "the last backup through this server is 8 d old",
+        "the last backup that this log knows of is 8 d old",
         f"3 dead letters of workers of {new_topic_id} in {dead}, the last 0 s ago",
         f"the oldest of 10,004 messages that workers has not finished of {new_topic_id} is 2 d old",
         f"the consumer reader is 10,002 messages behind in {new_topic_id}, its last commit 0 s ago",

@@ -61,6 +61,13 @@ class HealthBody(ActionBody):
     """The body of `health`: empty."""
 
 
+class NodeStates(ActionBody):
+    """The body of `node-states`."""
+
+    others: bool = True
+    """Whether to ask the other processes; false: only the one that answers."""
+
+
 class ListConsumers(ActionBody):
     """The body of `list-consumers`."""
 

@@ -24,7 +24,8 @@ _READING = frozenset(
     {
         "consumer-lag", "describe-topic", "get-offsets", "group-describe", "group-list", "history",
         "list-consumers", "list-namespaces",
-        "list-nodes", "list-topics", "offset-for-timestamp", "partition-states", "shard-count",
+        "list-nodes", "list-topics", "node-states", "offset-for-timestamp", "partition-states",
+        "shard-count",
         "shard-get", "shard-list", "shard-sources", "share-describe", "share-list", "share-members",
         "sql-live", "tier-states", "token-list", "topic-totals", "traffic",
     }

@@ -45,7 +45,7 @@ from wings_server.http.answers import (
     TopicDescription,
 )
 from wings_server.http.application import Application
-from wings_server.http.authentication import principal_of, push_quotas_of
+from wings_server.http.authentication import principal_of, push_quotas_of, secret_presented
 from wings_server.http.bodies import (
     AlterTopicBody,
     FetchBody,
@@ -283,9 +283,9 @@ def _handler(service: HttpService, route: _Route) -> Callable[..., Awaitable[Res
             raw = b"" if route.body is None else await body.receive(request, JSON_BYTES_MAX)
             changes = route.method != "GET"
             work = service.write if changes else service.read
-            principal = principal_of(request)
+            principal, secret = principal_of(request), secret_presented(request)
             answer = await work(
-                lambda: service.gate.run(principal, route.action, route.parse(name, raw))
+                lambda: service.gate.run(principal, route.action, route.parse(name, raw), secret)
             )
             return JsonAnswer(encoded(answer), service.answers, is_of_change=changes)
 

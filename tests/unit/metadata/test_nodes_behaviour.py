@@ -5,7 +5,7 @@ from fix_metadata import SECOND, MetadataUnderTest
 from tables import each
 
 from wings_core.errors import InvalidArgument, ResourceExhausted
-from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX, NODES_MAX
+from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX, NODES_MAX, SILENT_SECONDS
 from wings_core.model import Node
 
 ONE = Node("1", "10.0.0.1:7777", "http://10.0.0.1:7780", 5, "10.0.0.1:9092")
@@ -51,6 +51,27 @@ def test_a_node_started_again_takes_the_address_of_the_one_before_it(
     nodes.leave(ONE.id)
     moved = Node("again", OTHER.address)
     assert nodes.renew(moved, 10) == [moved]
+
+
+def test_a_node_that_stopped_without_leaving_is_remembered_for_a_day(
+    metadata: MetadataUnderTest,
+) -> None:
+    nodes = metadata.opened.nodes
+    nodes.renew(ONE, 10)
+    nodes.renew(OTHER, 60)
+    assert nodes.silent() == []
+    metadata.clock.time += 10 * SECOND
+    assert nodes.silent() == [ONE]
+    assert nodes.renew(OTHER, 60) == [OTHER]
+    assert nodes.silent() == [ONE]
+    nodes.renew(Node("again", ONE.address), 10)
+    assert nodes.silent() == []
+    nodes.leave("again")
+    assert nodes.silent() == []
+    metadata.clock.time += 60 * SECOND
+    assert nodes.silent() == [OTHER]
+    metadata.clock.time += int(SILENT_SECONDS) * SECOND
+    assert nodes.silent() == []
 
 
 def test_a_renewal_keeps_what_commits_remember_right(metadata: MetadataUnderTest) -> None:

@@ -13,6 +13,7 @@ from wings_core.metadata.interfaces.consumer_groups import ConsumerGroups
 from wings_core.metadata.interfaces.metadata import (
     NODE_LEASE_SECONDS_MAX,
     NODES_MAX,
+    SILENT_SECONDS,
     Metadata,
     Nodes,
     Tokens,
@@ -37,6 +38,7 @@ __all__ = [
     "OFFSET_MAX",
     "POSITIONS_MAX",
     "RETIRE_MAX",
+    "SILENT_SECONDS",
     "Admin",
     "ConsumerGroups",
     "Groups",

@@ -18,6 +18,9 @@ from wings_core.security.tokens import Token
 NODES_MAX = 1_000
 """The most Flight nodes at once."""
 
+SILENT_SECONDS = 86_400.0
+"""Time for which a node that stopped without leaving is remembered."""
+
 NODE_LEASE_SECONDS_MAX = 3_600.0
 """The longest lease of a node, in seconds."""
 
@@ -54,6 +57,14 @@ class Nodes(Protocol):
 
     def live(self) -> list[Node]:
         """Return the nodes whose leases have not expired, by address."""
+        ...
+
+    def silent(self) -> list[Node]:
+        """Return the nodes whose leases expired without `leave`, by address.
+
+        At most `NODES_MAX`. A node of the same address takes its predecessor's place; one is
+        forgotten `SILENT_SECONDS` after its lease expired.
+        """
         ...
 
 

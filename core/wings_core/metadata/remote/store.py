@@ -57,6 +57,7 @@ class RemoteNodes(RemotePart, Nodes):
         node_id=Field("id"),
     )
     live = rpc("NodeService.ListNodes", Nodes.live, Calls.LOOK)
+    silent = rpc("NodeService.ListSilentNodes", Nodes.silent, Calls.LOOK)
 
 
 CHANGES_SECONDS_MAX = 2.0

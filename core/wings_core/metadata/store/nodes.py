@@ -5,13 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from wings_core.metadata.checks import check_node, check_node_room, check_text
-from wings_core.metadata.interfaces import Nodes, Tokens
+from wings_core.metadata.interfaces import NODES_MAX, SILENT_SECONDS, Nodes, Tokens
 from wings_core.metadata.store.database import Connection, DatabasePart
 from wings_core.metadata.store.locks import Lock
 from wings_core.model import Node
 from wings_core.security.quotas import NO_QUOTAS, Quotas
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token, check_room, check_token, existing_token, no_token
+
+_NODES = "SELECT id, address, http, since, kafka FROM nodes"
 
 
 class DatabaseNodes(DatabasePart, Nodes):
@@ -26,7 +28,7 @@ class DatabaseNodes(DatabasePart, Nodes):
             now = self._database.lease_now(connection)
             connection.execute(
                 "DELETE FROM nodes WHERE expires_at <= %s::bigint OR (address = %s AND id <> %s)",
-                (now, node.address, node.id),
+                (now - round(SILENT_SECONDS * 1e6), node.address, node.id),
             )
             connection.execute(
                 "INSERT INTO nodes (id, address, http, since, kafka, expires_at) "
@@ -60,12 +62,24 @@ class DatabaseNodes(DatabasePart, Nodes):
             lambda connection: _live(connection, self._database.lease_now(connection))
         )
 
+    def silent(self) -> list[Node]:
+        """Return the nodes that stopped without leaving; see `Nodes.silent`."""
+
+        def work(connection: Connection) -> list[Node]:
+            now = self._database.lease_now(connection)
+            rows = connection.execute(
+                f"{_NODES} WHERE expires_at > %s::bigint AND expires_at <= %s::bigint "
+                "ORDER BY address LIMIT %s",
+                (now - round(SILENT_SECONDS * 1e6), now, NODES_MAX),
+            ).fetchall()
+            return [Node(*row) for row in rows]
+
+        return self._database.read(work)
+
 
 def _live(connection: Connection, now: int) -> list[Node]:
     rows = connection.execute(
-        "SELECT id, address, http, since, kafka FROM nodes WHERE expires_at > %s::bigint "
-        "ORDER BY address",
-        (now,),
+        f"{_NODES} WHERE expires_at > %s::bigint ORDER BY address", (now,)
     ).fetchall()
     return [Node(*row) for row in rows]
 
