@@ -1,6 +1,6 @@
 """Java programs that copy from topic to topic, unmodified, through kills; see `make kafka-java`.
 
-Kafka's TransactionalMessageCopier, Kafka Streams and Connect.
+Kafka's TransactionalMessageCopier, Kafka Streams, Connect and MirrorMaker 2.
 """
 
 import json
@@ -13,18 +13,28 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import confluent_kafka as ck
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from benchmarks.kafka import kafka_process
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from held_address import held_address
 from test_kafka_java import JARS, QUICK
 from test_kafka_transactions import Clients, fill, killed_server
 from waiting import until
 
+import wings_client
+from wings_server.testing import server_process
+
 SECONDS_MAX = 240.0
 PARTITIONS = 2
+FLAGS = ("--kafka", "127.0.0.1:0")
 
 pytestmark = [
     pytest.mark.programs,
@@ -255,3 +265,67 @@ def is_taken(put: Request) -> bool:
 def has_lines(file: Path, count: int) -> bool:
     """Return whether a file has so many different lines."""
     return file.exists() and len(set(file.read_bytes().splitlines())) >= count
+
+
+def test_mirror_maker_copies_a_kafka_with_the_offsets_of_its_groups(tmp_path: Path) -> None:
+    count, read = 5_000, 1_000
+    with kafka_process(syncs=False) as kafka, server_process(flags=FLAGS) as server:
+        old, new = Clients(kafka.address), Clients(server.kafka)
+        orders = NewTopic("orders", PARTITIONS, 1, config={"retention.ms": "86400000"})
+        admin = AdminClient(old.config)
+        admin.create_topics([orders])["orders"].result(SECONDS_MAX)
+        producer, now_ms = ck.Producer(old.config), int(time.time() * 1_000)
+        for number in range(count):
+            headers: dict[str, Any] = {"n": str(number)}
+            key, place = f"key {number % 7}", number % PARTITIONS
+            time_ms = now_ms - count + number
+            producer.produce("orders", str(number), key, place, headers=headers, timestamp=time_ms)
+        assert producer.flush(SECONDS_MAX) == 0
+        with closing(old.consumer("readers")) as consumer:
+            offsets = [ck.TopicPartition("orders", n, read) for n in range(PARTITIONS)]
+            consumer.commit(offsets=offsets, asynchronous=False)
+        settings = written(
+            tmp_path / "settings",
+            clusters="old,new",
+            old_bootstrap_servers=kafka.address,
+            new_bootstrap_servers=server.kafka,
+            replication_factor=1,
+            checkpoints_topic_replication_factor=1,
+            heartbeats_topic_replication_factor=1,
+            replication_policy_class="org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+            **{
+                "old->new.enabled": "true",
+                "old->new.topics": "orders",
+                "old->new.sync.group.offsets.enabled": "true",
+                "old->new.sync.group.offsets.interval.seconds": 1,
+                "old->new.emit.checkpoints.interval.seconds": 1,
+                "old->new.refresh.groups.interval.seconds": 5,
+                "offset-syncs.topic.replication.factor": 1,
+                "offset.storage.replication.factor": 1,
+                "status.storage.replication.factor": 1,
+                "config.storage.replication.factor": 1,
+            },
+        )
+        arguments = ["org.apache.kafka.connect.mirror.MirrorMaker", settings]
+        with programs(tmp_path, arguments) as started:
+
+            def is_done() -> bool:
+                if "orders" not in AdminClient(new.config).list_topics(timeout=60).topics:
+                    return False
+                found = committed(new, "readers", "orders", PARTITIONS)
+                return total(new, "orders") == count and found > 0
+
+            until(kept_up(started, is_done), SECONDS_MAX)
+            assert started[0].starts == 1
+        for partition in range(PARTITIONS):
+            assert new.records("orders", partition) == old.records("orders", partition)
+        # Offsets are translated to earlier ones, never past what was read.
+        assert committed(new, "readers", "orders", PARTITIONS) <= PARTITIONS * read
+        with wings_client.connect(server.flight) as client:
+            assert client.topic("orders").config["retention_ms"] == 86_400_000
+            rows = client.scan("orders", partition=0).read_all()
+        assert [row[0]["value"] for row in rows["headers"].to_pylist()] == [
+            str(number).encode() for number in range(0, count, PARTITIONS)
+        ]
+        times = pc.cast(rows["timestamp"], pa.int64()).to_pylist()
+        assert times == list(range(now_ms - count, now_ms, PARTITIONS))

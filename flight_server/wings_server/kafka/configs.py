@@ -81,11 +81,16 @@ _WITHOUT_EFFECT = frozenset(
         *_FIXED,
         CLEANUP_POLICY,  # See `kafka_config_of`.
         "delete.retention.ms",
+        "file.delete.delay.ms",
         "flush.messages",
         "flush.ms",
+        "index.interval.bytes",
         "max.compaction.lag.ms",
         "min.cleanable.dirty.ratio",
         "min.compaction.lag.ms",
+        "preallocate",
+        "segment.index.bytes",
+        "segment.jitter.ms",
         "segment.ms",
         "unclean.leader.election.enable",
     ]
@@ -261,8 +266,8 @@ def _change(topic: Topic, entries: Iterable[Any]) -> Mapping[str, Any]:
         elif each.config_operation == _Operation.DELETE:
             if each.name == CLEANUP_POLICY:
                 given[each.name] = "delete"
-            elif each.name not in _WITHOUT_EFFECT:
-                change[_key(each.name).field] = None
+            elif each.name in _KEYS:  # Others have no value, as at Kafka.
+                change[_KEYS[each.name].field] = None
         elif each.name not in _WITHOUT_EFFECT:
             raise KafkaError(ErrorCode.invalid_config, f"{each.name:.80} is no list")
     change |= config_of(given)
