@@ -11,8 +11,8 @@ TESTS = Path(__file__).parent
 AREAS = {
     "backup": "backup check repair damage released_directory earlier_directory downgrade",
     "client": "unit/client test_client_ clients_ typed handoff python_types gather pytest",
-    "commands": "cli unit/client/test_files unit/client/test_command test_export real_files "
-    "real_data docs example notebook full_disk",
+    "commands": "cli hour_operator unit/client/test_files unit/client/test_command test_export "
+    "real_files real_data docs example notebook full_disk",
     "commits": "unit/ingest push append stage producer accumulator commit sequence power_loss "
     "test_crash faults log_model put",
     "console": "console test_docs",
