@@ -16,7 +16,6 @@ LETTERS = "section[aria-label='Dead letters']"
 def test_dead_letters_are_grouped_by_error(page: ConsolePage) -> None:
     page.open(GROUP)
     page.wait_for("2 \N{MULTIPLICATION SIGN}\tcard expired\trejected", within=LETTERS)
-    page.picture("group")
     page.script(
         "[...document.querySelectorAll('button.link')]"
         ".find((each) => each.innerText === 'card expired').click()"

@@ -15,13 +15,13 @@ export async function render(main, _, signal) {
   const table = new Table([
     { label: "Node", text: (row) => `${row.flight} ${stateOf(row)}`, node: (row) => [h("span", { class: `dot ${stateOf(row) === "answers" ? "good" : "bad"}` }), h("code", {}, row.flight)] },
     { label: "State", text: stateOf, node: (row) => (stateOf(row) === "answers" ? "answers" : h("span", { class: "tag bad", title: row.error ?? "" }, stateOf(row))) },
-    { label: "Version", text: (row) => row.version ?? "–" },
-    { label: "Up", right: true, text: (row) => (row.since && !row.silent ? duration(Date.now() - Date.parse(row.since)) : "–"), node: (row) => h("span", { title: `Serves since ${moment(row.since)}` }, row.since && !row.silent ? duration(Date.now() - Date.parse(row.since)) : "–") },
+    { label: "Version", wide: true, text: (row) => row.version ?? "–" },
+    { label: "Up", wide: true, right: true, text: (row) => (row.since && !row.silent ? duration(Date.now() - Date.parse(row.since)) : "–"), node: (row) => h("span", { title: `Serves since ${moment(row.since)}` }, row.since && !row.silent ? duration(Date.now() - Date.parse(row.since)) : "–") },
     { label: "CPU", right: true, text: cpu },
-    { label: "Memory", right: true, text: memory, node: (row) => (row.memory_bytes ? [meter(row.memory_bytes / row.memory_limit_bytes), memory(row)] : "–") },
-    { label: "Disk", right: true, text: disk, node: (row) => (row.disk ? [meter(of(row)), disk(row)] : "–") },
-    { label: "Certificate ends", text: (row) => (row.certificate_ends_at ? moment(row.certificate_ends_at) : "–") },
-    { label: "HTTP", text: (row) => row.http ?? "–", className: "mono" },
+    { label: "Memory", wide: true, right: true, text: memory, node: (row) => (row.memory_bytes ? [meter(row.memory_bytes / row.memory_limit_bytes), bytes(row.memory_bytes)] : "–") },
+    { label: "Disk", right: true, text: disk, node: (row) => (row.disk ? [meter(of(row)), `${bytes(row.disk.free_bytes)} free`] : "–") },
+    { label: "Certificate ends", wide: true, text: (row) => (row.certificate_ends_at ? moment(row.certificate_ends_at) : "–") },
+    { label: "HTTP", wide: true, text: (row) => row.http ?? "–", className: "mono" },
   ], { label: "Nodes", key: (row) => `${row.flight} ${row.since}`, tall: false, empty: () => null });
   const alone = h("div");
   fill(main, head("Nodes", { beside: [size] }), errors.element, h("section", { class: "panel", "aria-label": "Nodes" }, table.whole), alone);

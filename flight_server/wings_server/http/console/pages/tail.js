@@ -156,6 +156,8 @@ class Live {
 
   /** Show what is before, or after, what is shown; live messages pause. */
   async #page(step) {
+    if (this.isPaging) return;
+    this.isPaging = true;
     this.#setPaused(true);
     await this.#try(async () => {
       const each = Math.max(1, Math.ceil(FIRST_ROWS / Math.max(1, this.cursors.size)));
@@ -169,6 +171,7 @@ class Live {
       }
       if (!(await this.#show(ranges))) setText(this.state, step < 0 ? "these are the oldest" : "these are the newest");
     });
+    this.isPaging = false;
   }
 
   async #try(work) {

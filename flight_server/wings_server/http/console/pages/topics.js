@@ -82,7 +82,7 @@ function columns(of) {
     { label: "Size", wide: true, ...figure("bytes", bytes) },
     { label: "Rows in", ...figure("rowsIn", perSecond) },
     { label: "Bytes in", wide: true, ...figure("bytesIn", bytesPerSecond) },
-    { label: "Rows out", ...figure("rowsOut", perSecond) },
+    { label: "Rows out", wide: true, ...figure("rowsOut", perSecond) },
     { label: "Bytes out", wide: true, ...figure("bytesOut", bytesPerSecond) },
     { label: "Retention", wide: true, text: (row) => retention(row.config) },
     { label: "Last message", ...figure("last_timestamp", ago) },
