@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -60,9 +60,10 @@ def of_rows(handler: Callable[[Any], Any], each: Each, *, is_async: bool) -> Cal
 
 def _model_of(handler: Callable[[Any], Any]) -> type | None:
     """Return the class of rows that a handler's first parameter is annotated with."""
-    called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    function = handler.func if isinstance(handler, partial) else handler
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
-        names = list(inspect.signature(called).parameters)
+        names = list(inspect.signature(handler).parameters)
         found = get_type_hints(called).get(names[0]) if names else None
     except (NameError, TypeError, ValueError):  # Of names that are for checkers alone.
         return None

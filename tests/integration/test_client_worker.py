@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -108,6 +109,17 @@ def test_a_handler_takes_rows_as_the_class_of_its_annotation(
         assert (reason, error) == ("rejected", "not a Small: n: Input should be less than 7")
     with pytest.raises(InvalidArgument, match=model.__name__):
         wings.worker("billing", topic, handler, each="batch")
+
+
+def test_a_partial_handler_takes_rows_by_its_first_open_parameter(
+    wings: Client, topic: Topic
+) -> None:
+    def handle(seen: list[int], count: Count) -> None:
+        seen.append(count.n)
+
+    seen: list[int] = []
+    wings.worker("billing", topic, partial(handle, seen), limit=10).run()
+    assert seen == list(range(10))
 
 
 @both
