@@ -56,11 +56,12 @@ class TopicDataset(_datasets.Dataset):
         """
         names = self._schema.names
         text = "" if filter is None else str(filter)
+        where = None if _has_bytes(filter) else sql_of(text, self._columns)
         if isinstance(columns, list):
             # A name that merely occurs in the text is read too.
             names = [name for name in names if name in columns or name in text] or names[:1]
         schema: Any = pa.schema([self._schema.field(name) for name in names])
-        batches = self._batches(names, sql_of(text, self._columns))
+        batches = self._batches(names, where)
         return _datasets.Scanner.from_batches(
             batches, schema=schema, columns=columns, filter=filter, **options
         )
@@ -76,6 +77,15 @@ class TopicDataset(_datasets.Dataset):
 
     partition_expression = property(_without)
     get_fragments = replace_schema = filter = join = join_asof = sort_by = _without
+
+
+def _has_bytes(expression: Any) -> bool:
+    """Tell whether an expression has a value of bytes, which it shows like a text of digits."""
+    if expression is None:
+        return False
+    _, (pickled,) = expression.__reduce__()  # A batch, whose columns are the values.
+    is_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return any(is_(kind) for kind in pa.ipc.open_file(pickled).schema.types for is_ in is_bytes)
 
 
 def sql_of(text: str, columns: Schema) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from wings_client._chunks import Chunks, OnDataLoss, chunk_of
 from wings_client._model import Chunk, RangesBatch
 from wings_client._read_options import command_of, entries_of, starts
-from wings_client._results import StreamResult
+from wings_client._results import StreamResult, Unended
 from wings_client._scan import plan
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, Schema
@@ -34,7 +34,7 @@ class Following(StreamResult, Iterator[T], Generic[T]):
 
     def __init__(self, chunks: Chunks, schema_of: Callable[[], Schema]) -> None:
         self.chunks = chunks
-        self._iterator = iter(chunks)
+        self._iterator = Unended(iter(chunks))
         self._schema_of = schema_of
         self._schema: Schema | None = None
 

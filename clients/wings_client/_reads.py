@@ -24,7 +24,13 @@ from wings_core.contracts.tickets import (
     FollowTicket,
     ScanTicket,
 )
-from wings_core.errors import InvalidArgument, InvalidTicket, PartitionRequired, SchemaMismatch
+from wings_core.errors import (
+    InvalidArgument,
+    InvalidFilter,
+    InvalidTicket,
+    PartitionRequired,
+    SchemaMismatch,
+)
 from wings_core.partitions import any_partition_value
 
 if TYPE_CHECKING:
@@ -246,14 +252,22 @@ class ReadCalls(AdminCalls):
         def open_scan(columns: Sequence[str], where: str | None) -> ReadResult:
             # System columns come after all others, whichever of them are asked for.
             own = [name for name in columns if name in described.schema.names]
-            return self.read(
-                described,
-                offset,
-                partition,
-                columns=own or described.schema.names[:1],
-                filter=where,
-                system_columns=len(own) < len(columns),
-            )
+
+            def read(where: str | None) -> ReadResult:
+                return self.read(
+                    described,
+                    offset,
+                    partition,
+                    columns=own or described.schema.names[:1],
+                    filter=where,
+                    system_columns=len(own) < len(columns),
+                )
+
+            try:
+                return read(where)
+            except InvalidFilter:
+                # Too long, or of what only its caller can compare, who applies it in any case.
+                return read(None)
 
         return described, schema, open_scan
 

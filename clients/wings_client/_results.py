@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import pyarrow as pa
 
+from wings_client._errors import copy_of
 from wings_client.arrow import RecordBatch, RecordBatchReader, Schema, Table
 from wings_core.arrow_types import fields_of
-from wings_core.errors import InvalidArgument
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.type_names import type_name
 
 HTML_ROWS_MAX = 10
@@ -20,6 +21,11 @@ HTML_ROWS_MAX = 10
 
 HTML_TEXT_MAX = 100
 """Characters that it shows of a value, or of a type."""
+
+CLOSED = "the result is closed: its rows are read before"
+
+
+T = TypeVar("T")
 
 
 class Result:
@@ -270,19 +276,45 @@ class ReadResult(StreamResult, _Reader):  # pyright: ignore[reportIncompatibleMe
         return f"{self.read.kind} of {len(self):,} rows"
 
 
+class Unended(Iterator[T], Generic[T]):
+    """The items of a generator; once that has failed, each call fails, and none is its end."""
+
+    def __init__(self, items: Generator[T]) -> None:
+        self._items = items
+        self._failed: WingsError | None = None
+
+    def __next__(self) -> T:
+        if self._failed is not None:
+            raise copy_of(self._failed)
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise
+        except WingsError as error:
+            self._failed = copy_of(error)
+            raise
+        except BaseException:
+            self._failed = InvalidArgument("the read has failed: begin another")
+            raise
+
+    def close(self) -> None:
+        """Close the generator."""
+        self._items.close()
+
+
 class _Rows(Iterator[RecordBatch]):
     """The batches of a read that are still to come, some of them read ahead."""
 
     def __init__(self, read: Read) -> None:
         self.is_at_end = False
         self._read = read
-        self._batches = read.batches()
+        self._batches = Unended(read.batches())
         self._ahead: deque[RecordBatch] = deque()
         self._closed = False
 
     def __next__(self) -> RecordBatch:
         if self._closed:
-            raise InvalidArgument("the result is closed: its rows are read before")
+            raise InvalidArgument(CLOSED)
         return self._ahead.popleft() if self._ahead else next(self._batches)
 
     def first(self, rows: int) -> Sequence[RecordBatch]:

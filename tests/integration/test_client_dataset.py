@@ -1,5 +1,7 @@
 """Topics as datasets of Arrow, against a real server: what DuckDB reads of them."""
 
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -95,6 +97,21 @@ def test_only_what_a_query_needs_is_sent(
     assert asked[-1]["filter"] in ('("n" = 3) AND ("key" = 0)', '("key" = 0) AND ("n" = 3)')
     assert duckdb.sql("SELECT key FROM orders LIMIT 1").fetchall() == [(0,)]
     assert ([*asked[-1]["columns"]], asked[-1]["filter"]) == (["key"], None)
+
+
+def test_a_filter_that_the_server_refuses_is_applied_here(client: Client, topic: Topic) -> None:
+    """It is too long, or has too many columns: a query has its rows all the same."""
+    table = client.read(topic).to_arrow()
+    for wanted in (s != "x" * 20_000, reduce(and_, (n != number for number in range(600)))):
+        assert client.dataset(topic).to_table(filter=wanted).num_rows == len(table.filter(wanted))
+
+
+def test_bytes_are_no_text_of_their_digits(client: Client, topic: Topic) -> None:
+    client.push(topic, [{"key": 0, "s": "it"}])
+    for of_bytes in (s == b"it", s <= b"it"):
+        wanted = client.read(topic).to_arrow().filter(of_bytes)
+        assert wanted.num_rows > 0
+        assert client.dataset(topic).to_table(filter=of_bytes).num_rows == len(wanted)
 
 
 n, s, b, d = (pc.field(name) for name in "nsbd")

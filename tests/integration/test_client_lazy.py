@@ -145,6 +145,16 @@ def test_a_lazy_frame_begins_where_it_is_told_and_has_system_columns(
     assert client.lazy(topic).collect().height == 201
 
 
+def test_a_predicate_that_the_server_refuses_is_applied_here(client: Client, topic: Topic) -> None:
+    """It is too long, or has a text or columns that no filter may have."""
+    lazy = client.lazy(topic)
+    assert lazy.filter(c("n").is_in(range(100, 9_000))).collect().height == 91
+    assert lazy.filter(~c("s").str.starts_with("x\0")).collect().height == 184
+    alike = client.create_topic(f"{topic.id}-alike", {"a": "int64", "A": "int64"})
+    client.push(alike, {"a": [1, 2], "A": [3, 3]})
+    assert client.lazy(alike).filter(c("a") == 2, c("A") == 3).collect().height == 1
+
+
 def test_a_query_of_a_topic_that_is_gone_says_so(client: Client, topic: Topic) -> None:
     lazy = client.lazy(topic)
     client.delete_topic(topic)

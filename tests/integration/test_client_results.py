@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from wings_client import (
     connect,
     connect_async,
 )
+from wings_client._chunks import Chunks
 from wings_server.testing import RunningServer
 
 ROWS = [{"key": "a", "n": 1}, {"key": "<b>", "n": 2}]
@@ -201,6 +203,63 @@ def test_a_read_that_is_closed_says_so(results: dict[str, Any]) -> None:
         for read in (result.read_all, result.read_next_batch, result.to_polars):
             with pytest.raises(InvalidArgument, match="closed"):
                 read()
+
+
+def test_a_read_that_has_failed_has_no_rows_but_its_error(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    """A second call, as of a cell of a notebook that is run again, is not that of an empty read."""
+    with connect(server.flight) as client:
+        topic = client.create_topic(new_topic_id, {"s": "string"})
+        client.push(topic, {"s": ["1", "x"]})
+        fails = "CAST(s AS INT) = 1"
+        results: list[Any] = [
+            client.scan(topic, filter=fails),
+            client.scan(topic, parallel=2, filter=fails),
+            client.follow(topic, timeout=10, filter=fails),
+            client.sql(f'SELECT * FROM "{topic.id}" WHERE {fails}'),
+        ]
+        for result in results:
+            for read in (result.to_arrow, result.to_polars, partial(list, result)):
+                with pytest.raises(InvalidArgument, match="Could not convert string 'x'"):
+                    read()
+
+
+def test_an_interrupted_read_is_no_shorter_one(
+    server: RunningServer, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(server.flight) as client:
+        result = client.scan(topic)
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Chunks, "where", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                result.to_arrow()
+        with pytest.raises(InvalidArgument, match="begin another"):
+            result.to_arrow()
+
+
+def test_an_async_read_that_is_closed_or_cancelled_is_no_shorter_one(
+    server: RunningServer, topic: Topic
+) -> None:
+    async def read() -> None:
+        async with connect_async(server.flight) as client:
+            async with await client.scan(topic) as closed:
+                pass
+            cancelled = await client.follow(topic, timeout=600)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(cancelled.to_arrow(), 0.5)
+            for result in (closed, cancelled):
+                with pytest.raises(InvalidArgument, match="closed"):
+                    await result.to_arrow()
+            empty = await client.scan(topic, offset="latest")
+            assert [batch async for batch in empty] == []
+            assert len(await empty.to_arrow()) == 0
+
+    asyncio.run(read())
 
 
 def test_a_follow_without_an_end_is_no_table(server: RunningServer, new_topic_id: str) -> None:

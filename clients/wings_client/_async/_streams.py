@@ -11,12 +11,13 @@ from wings_client._chunks import Chunks, chunk_of
 from wings_client._follow import Following
 from wings_client._handover import Handover, ReadAhead
 from wings_client._model import Chunk, RangesBatch
-from wings_client._results import ReadResult, StreamResult
+from wings_client._results import CLOSED, ReadResult, StreamResult
 from wings_client._transport import Transport
 from wings_client._wakeup import Wakeup
 from wings_client.arrow import RecordBatch, Table
 from wings_core.contracts.chunks import reached
 from wings_core.contracts.tickets import ScanTicket
+from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
 
 T = TypeVar("T")
@@ -108,7 +109,6 @@ class AsyncStream(AsyncIterator[T]):
         if self._taker is None:
             readers = await self._open()
             if readers is None:
-                self._closed = True
                 return None
             # The threads hold the readers and never this object, so its finalizer can end them.
             self._cancel = self._pool.finalize(self, readers.cancel)
@@ -137,12 +137,14 @@ class _AsyncResult(AsyncStream[T]):
         """Return the rows that were not iterated over as one table, which is kept.
 
         Raises:
-            InvalidArgument: It is a follow without a timeout.
+            InvalidArgument: It is a follow without a timeout, or was closed before its end.
             WingsError: As iterating does.
         """
         if self._kept is None:
             self._result.check_bounded()
             batches: list[Any] = [getattr(item, "batch", item) async for item in self]
+            if self._closed:
+                raise InvalidArgument(CLOSED)
             self._kept = await self._pool.run(partial(self._result.keep, batches))
         return self._kept
 
