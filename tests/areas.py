@@ -21,7 +21,7 @@ AREAS = {
     "kafka": "kafka",
     "maintenance": "maintain tiers retention purge objects storage parquet memory long",
     "metadata": "unit/metadata unit/protocol postgres pooler power_loss inline kept_lookups "
-    "test_stage schema",
+    "test_stage schema world",
     "nodes": "cluster nodes process members stateless rolling deploy shutdown half_open "
     "settings server/",
     "operations": "metrics traces tracing logs totals times wire_details topics results server/ "

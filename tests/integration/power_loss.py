@@ -71,10 +71,11 @@ def fail_syncs(failing: Path, ending: str, *, after: int = 0, count: int = 1) ->
 
 def read_record(record: Path) -> list[Change]:
     """Return what was recorded, in order; the last may be cut off, as the process was killed."""
-    return list(_changes(record.read_bytes()))
+    return list(changes_of(record.read_bytes()))
 
 
-def _changes(raw: bytes) -> Iterator[Change]:
+def changes_of(raw: bytes) -> Iterator[Change]:
+    """Yield the changes in a part of a record that begins with one; `end` counts from there."""
     place = 0
     while place + _RECORD.size <= len(raw):
         kind, inode, first, second, path_length, data_length = _RECORD.unpack_from(raw, place)
@@ -154,6 +155,17 @@ class Disk:
                 if change.kind == "c":
                     self._files[change.inode] = _File()
                 self._entries.append((self._place, change))
+
+    def hold(self) -> None:
+        """Take what the directory has now for durable: what a crash before has left."""
+        for path in sorted(self._root.rglob("*")):
+            self._place += 1
+            if path.is_dir():
+                self._names[path] = None
+                continue
+            number = self._numbers.setdefault(path.stat().st_ino, self._place)
+            self._names[path] = number
+            self._files[number] = _File(bytearray(path.read_bytes()))
 
     def state(self, random: Random, directory: Path, keep: float | None = None) -> None:
         """Write one of the states that are possible now into a directory that is not there.

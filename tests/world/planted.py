@@ -1,0 +1,120 @@
+"""Bugs to plant into the product: the worlds are tried, each must be found, and soon.
+
+A bug is a method or function whose source says something else in one place.
+"""
+
+import inspect
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from wings_core.fetch.fetcher import Fetcher
+from wings_core.maintain import drain
+from wings_core.metadata import pool
+from wings_core.metadata.judge import Judge
+from wings_core.metadata.sqlite import commit, database, writer
+from wings_core.metadata.store import maintenance as store_maintenance
+from wings_core.metadata.store import stages
+from wings_core.metadata.waiting import Waiters, Wake
+from wings_core.storage import segments
+from wings_core.times import Deadline
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One place of the product's source, and what it says instead."""
+
+    owner: Any
+    """Class or module."""
+    name: str
+    right: str
+    wrong: str
+
+    def plant(self) -> None:
+        """Plant it into this process.
+
+        Raises:
+            AssertionError: The source does not have that place, once.
+        """
+        function = inspect.getattr_static(self.owner, self.name)
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(self.right) == 1, f"{self.name} says {self.right!r} not once"
+        module = sys.modules[function.__module__]
+        made: dict[str, Any] = {}
+        exec(source.replace(self.right, self.wrong), module.__dict__, made)
+        setattr(self.owner, self.name, made[self.name])
+
+
+BUGS: dict[str, Bug] = {
+    "a node looks where pages were before a drain": Bug(
+        Fetcher, "_fail_page", "read.note()", "pass"
+    ),
+    "metadata is not synced": Bug(
+        writer.SqliteWriter, "_open", "synchronous=FULL", "synchronous=OFF"
+    ),
+    "segments are not synced": Bug(
+        segments._Segment,  # pyright: ignore[reportPrivateUsage]
+        "append",
+        "self._files.sync(self.descriptor)",
+        "pass",
+    ),
+    "a push that is repeated is committed again": Bug(
+        Judge,
+        "_accept",
+        "if first is not None:\n            return",
+        "if False:\n            return",
+    ),
+    "a flush whose answer was lost is committed again": Bug(
+        commit, "_commit_once", "if row is not None and is_repeat(flush_id, row[0]):", "if False:"
+    ),
+    "a reader looks before it listens": Bug(
+        Fetcher,
+        "read",
+        "with self.waits.one():",
+        "cancel.wake.clear()\n            with self.waits.one():",
+    ),
+    "waiters are not told of commits": Bug(
+        Waiters, "notify", "if offset < next_offset:", "if offset < next_offset - 1:"
+    ),
+    "a reader that is woken wakes no other": Bug(
+        Wake, "wait", "for queue in behind:", "for queue in []:"
+    ),
+    "deadlines are later than said": Bug(
+        Deadline, "remaining", "self.at - time.monotonic()", "self.at + 2 - time.monotonic()"
+    ),
+    "retention takes the page that has the offset": Bug(
+        store_maintenance,
+        "expired_pages",
+        "end_offset < finished_before",
+        "end_offset <= finished_before",
+    ),
+    "a drain joins rows in another order": Bug(
+        drain,
+        "_run",
+        "for _, (rows, timestamps, _) in pages]",
+        "for _, (rows, timestamps, _) in pages[::-1]]",
+    ),
+    "what a transaction changed stays in the cache": Bug(
+        database.SqliteDatabase, "write", "if not keeps_cache:", "if False:"
+    ),
+    "a publish is not remembered": Bug(stages, "_find_result", "if row is None:", "if True:"),
+    "a turn at a connection is lost": Bug(
+        pool.FairPool, "release", "waiter.served.release()", "pass"
+    ),
+}
+
+FOUND_BY: dict[str, int] = {
+    "a node looks where pages were before a drain": 98,
+    "metadata is not synced": 3,
+    "segments are not synced": 22,
+    "a push that is repeated is committed again": 18,
+    "a flush whose answer was lost is committed again": 2,
+    "a reader looks before it listens": 22,
+    "a reader that is woken wakes no other": 22,
+    "retention takes the page that has the offset": 18,
+    "a drain joins rows in another order": 7,
+    "a publish is not remembered": 10,
+    "a turn at a connection is lost": 1,
+}
+"""Worlds that show those that the first does not, as the code is now; they are tried first."""

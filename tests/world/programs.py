@@ -1,0 +1,145 @@
+"""Programs of a world: what each client does, and when machines crash; drawn from a seed.
+
+A program is plain data, so that one that fails can be made smaller and printed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+KEYS = ("a", "b", "c")
+TOPICS = {"plain": None, "keyed": "k"}
+"""Topics and their key columns."""
+POINTS = 2_500
+"""Scheduling points within which machines crash; a program without crashes passes about as many."""
+
+
+class Operation(NamedTuple):
+    """One step of a client; what the numbers mean is said at the client's method of its name."""
+
+    kind: str
+    topic: str = "plain"
+    partition: str = "a"
+    rows: int = 1
+    milliseconds: int = 0
+
+
+class Crash(NamedTuple):
+    """The end of a machine."""
+
+    point: int
+    """Scheduling point at which it comes."""
+    machine: int
+    power: bool = False
+    """Whether power is lost; else the process is killed, and what it wrote stays."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One world.
+
+    Attributes:
+        schedule: Seed of all that is not in the program.
+        nodes: Nodes of a metadata service; 0: one server with a directory.
+        clients: The operations of each.
+        crashes: In their order.
+    """
+
+    schedule: str
+    nodes: int
+    clients: tuple[tuple[Operation, ...], ...]
+    crashes: tuple[Crash, ...]
+
+    @classmethod
+    def of(cls, seed: int) -> "Program":
+        """Draw the program of a seed: every third is of nodes."""
+        random = Random(f"program {seed}")
+        nodes = 2 if seed % 3 == 2 else 0
+        kinds = [
+            "produce",
+            "read",
+            *["drain"] * (nodes and random.randrange(2)),
+            *random.choices(tuple(_KINDS), k=random.randint(0, 3)),
+        ]
+        hot = random.choice(tuple(TOPICS)), random.choice(KEYS)
+        clients = [_client(random, kind, hot) for kind in kinds]
+        clients += clients[1:2] * random.choice((0, 0, 1, 2))  # Readers go together, often.
+        points = sorted(random.sample(range(200, POINTS), random.choice((0, 1, 1, 2, 4))))
+        crashes = tuple(
+            Crash(point, random.randrange(nodes + 1), power=not nodes and random.random() < 0.5)
+            for point in points
+        )
+        return cls(f"schedule {seed}", nodes, tuple(clients), crashes)
+
+    def smaller(self) -> Iterator["Program"]:
+        """Yield programs with a client, a crash, or some operations less."""
+        for index in range(len(self.clients)):
+            yield replace(self, clients=_without(self.clients, index, 1))
+        for index in range(len(self.crashes)):
+            yield replace(self, crashes=_without(self.crashes, index, 1))
+        for index, operations in enumerate(self.clients):
+            size = max(1, len(operations) // 2)
+            while size:
+                for first in range(0, len(operations), size):
+                    clients = list(self.clients)
+                    clients[index] = _without(operations, first, size)
+                    yield replace(self, clients=tuple(clients))
+                size //= 2
+
+    def __str__(self) -> str:
+        """Return it as lines."""
+        lines = [f"{self.schedule!r}, {self.nodes or 'no'} nodes"]
+        lines += [f"  {crash}" for crash in self.crashes]
+        for number, operations in enumerate(self.clients):
+            lines += [f"  client {number}:", *(f"    {each}" for each in operations)]
+        return "\n".join(lines)
+
+
+def shrink(program: Program, fails: Callable[[Program], bool], tries: int) -> Program:
+    """Return the smallest failing program that so many tries find."""
+    found = True
+    while found:
+        found = False
+        for each in program.smaller():
+            tries -= 1
+            if tries < 0:
+                return program
+            if fails(each):
+                program, found = each, True
+                break
+    return program
+
+
+def _without(items: Sequence[T], first: int, count: int) -> tuple[T, ...]:
+    return (*items[:first], *items[first + count :])
+
+
+_KINDS = {
+    "produce": ("push", "push", "burst", "send", "send", "pause", "pause"),
+    "read": ("fetch", "tail", "tail", "follow", "scan", "pause"),
+    "consume": ("fetch", "commit", "tail", "commit", "pause"),
+    "mix": ("push", "burst", "fetch", "scan", "commit", "send", "publish", "drain"),
+    "drain": ("drain", "drain", "drain", "push", "pause"),
+    "stage": ("publish", "publish", "push", "pause"),
+    "upkeep": ("drain", "delete", "maintain", "pause", "pause", "reclaim"),
+}
+
+
+def _client(random: Random, kind: str, hot: tuple[str, str]) -> tuple[Operation, ...]:
+    """Draw a client's operations, most of them at the place where most clients are."""
+    topic, partition = hot
+    if random.random() < 0.2:
+        topic = random.choice(tuple(TOPICS))
+    return tuple(
+        Operation(
+            random.choice(_KINDS[kind]),
+            topic,
+            partition if random.random() < 0.8 else random.choice(KEYS),
+            random.choice((1, 1, 1, 2, 3, 20, 120)),
+            random.choice((0, 1, 5, 50, 700, 2_000)),
+        )
+        for _ in range(random.randint(3, 14))
+    )
