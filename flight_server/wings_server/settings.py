@@ -5,6 +5,7 @@ ones as `WINGS_LIMITS__BATCH_BYTES_MAX`), a TOML file, defaults.
 """
 
 import ipaddress
+import json
 import os
 import re
 import tomllib
@@ -15,19 +16,13 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast, overload
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     SecretStr,
     ValidationError,
-)
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
 )
 
 from wings_core.contracts.messages import keys_at
@@ -42,6 +37,8 @@ from wings_core.suggestions import suggested
 
 ENVIRONMENT_PREFIX = "WINGS_"
 ENVIRONMENT_DELIMITER = "__"
+JSON_SETTINGS = ("allowed_host", "limits")
+"""Settings of several values, which the environment has as JSON."""
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})", re.ASCII)
 
@@ -83,8 +80,7 @@ def _parse_address(value: Any) -> Any:
     return Address.parse(value) if isinstance(value, str) else value
 
 
-# NoDecode: the environment has HOST:PORT, not the JSON of a dataclass.
-AddressSetting = Annotated[Address, NoDecode, BeforeValidator(_parse_address), PlainSerializer(str)]
+AddressSetting = Annotated[Address, BeforeValidator(_parse_address), PlainSerializer(str)]
 
 
 def _check_metadata_url(url: SecretStr) -> SecretStr:
@@ -130,19 +126,14 @@ MetadataUrl = Annotated[SecretStr, AfterValidator(_check_metadata_url)]
 """URL of PostgreSQL, printed as stars."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The settings of one server. Only `load`, not the constructor, reads environment and files.
 
     `flags.FLAGS` describes the settings that are also flags. Unknown environment variables with the
     prefix are ignored, as they may belong to other programs of Wings.
     """
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_prefix=ENVIRONMENT_PREFIX,
-        env_nested_delimiter=ENVIRONMENT_DELIMITER,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     data_dir: Path = Path("wings-data")
     metadata_url: MetadataUrl | None = None
@@ -197,18 +188,6 @@ class Settings(BaseSettings):
         """Whether other servers may serve the same log."""
         return self.metadata is not None or self.is_stateless
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use only the constructor's arguments as a source."""
-        return (init_settings,)
-
 
 class MetadataSettings(Settings):
     """The settings of a metadata service: its server settings, and its address."""
@@ -251,11 +230,7 @@ def load(
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     file = {} if config is None else _read_toml(config)
-    is_set = any(name.upper().startswith(ENVIRONMENT_PREFIX) for name in os.environ)
-    try:
-        environment = EnvSettingsSource(model)() if is_set else {}
-    except SettingsError as error:
-        raise InvalidArgument(f"bad environment: {error}") from None
+    environment = _read_environment(model)
     try:
         return model(**_merge(_merge(file, environment), given))
     except ValidationError as error:
@@ -274,6 +249,33 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path} is not TOML: {error}") from None
+
+
+def _read_environment(model: type[Settings]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
+    for variable, text in os.environ.items():
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX):
+            continue
+        rest = variable[len(ENVIRONMENT_PREFIX) :].lower()
+        name, *below = rest.split(ENVIRONMENT_DELIMITER)
+        if name not in model.model_fields:
+            continue
+        if not below:
+            whole[name] = _decoded(variable, text) if name in JSON_SETTINGS else text
+        elif name in JSON_SETTINGS:
+            value: Any = text
+            for key in reversed(below):
+                value = {key: value}
+            keys = _merge(keys, {name: value})
+    return _merge(whole, keys)
+
+
+def _decoded(variable: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"bad environment: {variable} is not JSON: {error}") from None
 
 
 def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,6 @@ _NEEDED = {
         "grpc_health",
         "msgspec",
         "prometheus_client",
-        "pydantic_settings",
         "starlette",
         "structlog",
         "uvicorn",

@@ -114,7 +114,6 @@ NOT_OF_THE_CLIENT = (
     "fastapi",
     "grpc",
     "prometheus_client",
-    "pydantic_settings",
     "rich",
     "structlog",
     "typer",
