@@ -34,7 +34,7 @@ AZURITE := 3.37.0
 KAFKAJS := 2.2.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java kafka-javascript kafka-go azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java kafka-javascript kafka-go kafka-spark azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -97,6 +97,15 @@ $(VENV)/kafka-go: tests/integration/kafka_go/go.mod | $(BIN)/python
 	cd $(<D) && go test -c -o $(abspath $@.part)/kgo.test github.com/twmb/franz-go/pkg/kgo
 	cd $(<D) && go test -c -o $(abspath $@.part)/segmentio.test github.com/segmentio/kafka-go
 	cp -r --no-preserve=mode $$(cd $(<D) && go list -m -f '{{.Dir}}' github.com/segmentio/kafka-go)/fixtures $@.part/
+	rm -rf $@ && mv $@.part $@
+
+kafka-spark: $(VENV)/.dev $(VENV)/kafka-spark ## the test of Spark's own source and sink of Kafka, which needs a JDK of 17 or later and Maven
+	$(BIN)/python -m pytest tests/integration/test_kafka_spark.py
+
+# What PySpark has not itself.
+$(VENV)/kafka-spark: tests/integration/kafka_spark/pom.xml | $(BIN)/python
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(abspath $@.part) \
+		-DincludeArtifactIds=spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2
 	rm -rf $@ && mv $@.part $@
 
 azurite: $(VENV)/.dev $(VENV)/azurite ## the tests of Azure's queues and blobs, for which npm has to be there
