@@ -241,7 +241,7 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
             assert entry.cursor is not None
             if entry.cursor.log_end - offset <= BEHIND_MAX and not topics.is_json(entry.topic):
                 place = entry.topic.uuid, entry.cursor.partition, offset
-                self._service.kept.keep(*place, bytes(batch), kept)
+                self._service.kept.keep(*place, batch, kept)
             entry.batches.append(batch)
             entry.bytes += len(batch)
             entry.rows += kept
@@ -370,14 +370,16 @@ class Fetches:
     def forget(self) -> None:
         """End a kept fetch that was not asked for again in `KEPT_SECONDS`."""
         if self._kept is not None and time.monotonic() >= self._kept.until:
-            self._kept.held.close()
-            self._kept = None
+            self._drop_kept()
 
     def close(self) -> None:
         """End the fetch that is under way or kept, as its client has gone; no more is kept."""
         self._is_closed = True
         if self._under_way is not None:
             self._under_way.wake.set(ClientGone("the client has gone away"))
+        self._drop_kept()
+
+    def _drop_kept(self) -> None:
         if self._kept is not None:
             self._kept.held.close()
             self._kept = None

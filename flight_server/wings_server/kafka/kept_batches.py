@@ -56,7 +56,7 @@ class KeptBatches:
         self._batches: OrderedDict[_Place, KeptBatch] = OrderedDict()
 
     def keep(
-        self, topic_uuid: str, partition: Partition, offset: int, data: bytes, rows: int
+        self, topic_uuid: str, partition: Partition, offset: int, data: bytes | bytearray, rows: int
     ) -> None:
         """Keep a batch that was committed.
 
@@ -64,7 +64,7 @@ class KeptBatches:
             topic_uuid: Identity of its topic, whose values are bytes.
             partition: Its partition.
             offset: Offset of its first record.
-            data: The batch, at any offset.
+            data: The batch, at any offset; it is copied.
             rows: Number of its records.
         """
         place, batch = (topic_uuid, partition, offset), KeptBatch(placed_at(offset, data), rows)

@@ -71,10 +71,10 @@ def compression_of(data: bytes) -> int:
     return HEAD.unpack_from(data)[5] & COMPRESSION
 
 
-def placed_at(offset: int, data: bytes) -> bytes:
+def placed_at(offset: int, data: bytes | bytearray) -> bytes:
     """Return a batch at an offset; its checksum does not cover what changes."""
     length = HEAD.unpack_from(data)[1]
-    return _PLACE.pack(offset, length, -1) + data[_PLACE.size :]
+    return b"".join((_PLACE.pack(offset, length, -1), memoryview(data)[_PLACE.size :]))
 
 
 def offsets_of(column: Column) -> Any:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from wings_core.errors import NotFound, ResourceExhausted, Unauthenticated, WingsError
+from wings_core.errors import NotFound, Unauthenticated, WingsError
 from wings_core.limits import MIB
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
@@ -39,7 +39,7 @@ from wings_server.kafka.messages import (
 )
 from wings_server.kafka.produce import Producer
 from wings_server.kafka.service import KafkaService
-from wings_server.kafka.wire import Connection
+from wings_server.kafka.wire import Connection, with_room
 from wings_server.quotas import using
 
 PARSED_BYTES_MAX = 16 * 1024
@@ -59,9 +59,6 @@ TOKEN_LOOK_SECONDS = 1.0
 
 QUOTA_SECONDS_MAX = 30.0
 """Longest time that a request waits at its principal's quotas; then its connection is closed."""
-
-QUOTA_LOOK_SECONDS = 0.05
-"""Interval at which such a request looks for room."""
 
 MECHANISMS = ("PLAIN", "OAUTHBEARER")
 
@@ -199,18 +196,16 @@ class Session:
             Unavailable: Metadata cannot be reached, so that the token may have been revoked.
         """
         began = time.monotonic()
-        while True:
+
+        def begin() -> tuple[ExitStack, int]:
             waited = time.monotonic() - began
             with ExitStack() as call:
-                try:
-                    usage = call.enter_context(using(self._checked()))
-                    if usage is not None and size:
-                        usage.take(size)
-                    return call.pop_all(), int(1_000 * waited) if usage is not None else 0
-                except ResourceExhausted:
-                    if waited >= QUOTA_SECONDS_MAX:
-                        raise
-            await asyncio.sleep(QUOTA_LOOK_SECONDS)
+                usage = call.enter_context(using(self._checked()))
+                if usage is not None and size:
+                    usage.take(size)
+                return call.pop_all(), int(1_000 * waited) if usage is not None else 0
+
+        return await with_room(begin, QUOTA_SECONDS_MAX)
 
     def _checked(self) -> Principal:
         """Return the principal, which may have lost its token since.

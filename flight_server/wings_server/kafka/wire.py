@@ -8,11 +8,12 @@ submitted as they come and answered when they are durable. An idle connection ho
 
 import asyncio
 import struct
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import structlog
@@ -35,11 +36,13 @@ ANSWERED_AT_ONCE = 4
 """Most large responses that are made at a time, each in room that was there when it began."""
 
 ROOM_LOOK_SECONDS = 0.05
-"""Interval at which a connection looks for room for its next frame, or response."""
+"""Interval at which a connection looks for room: for a frame, a response, or at its quotas."""
 
 FRAME_SECONDS_MAX = 60.0
 """Longest time that a frame takes to arrive once it has room, that it or a response waits for room,
 and that a client takes to read `PIECE_BYTES` of what it is sent."""
+
+Taken = TypeVar("Taken")
 
 _LENGTH = struct.Struct(">i")
 _API_KEY = struct.Struct(">h")
@@ -91,6 +94,22 @@ class _Pending:
     response: bytes | None = None
 
 
+async def with_room(take: Callable[[], Taken], seconds_max: float) -> Taken:
+    """Return the result of a call, which is repeated as long as it finds no room.
+
+    Raises:
+        ResourceExhausted: There was none for so long.
+    """
+    end = time.monotonic() + seconds_max
+    while True:
+        try:
+            return take()
+        except ResourceExhausted:
+            if time.monotonic() >= end:
+                raise
+        await asyncio.sleep(ROOM_LOOK_SECONDS)
+
+
 class Wire:
     """Shared state of the connections of an event loop.
 
@@ -120,16 +139,7 @@ class Wire:
             ResourceExhausted: There is no room for `FRAME_SECONDS_MAX`.
         """
         async with self._answering:
-            loop = asyncio.get_running_loop()
-            end = loop.time() + FRAME_SECONDS_MAX
-            while True:
-                try:
-                    self.answers.check_room()
-                    break
-                except ResourceExhausted:
-                    if loop.time() >= end:
-                        raise
-                    await asyncio.sleep(ROOM_LOOK_SECONDS)
+            await with_room(self.answers.check_room, FRAME_SECONDS_MAX)
             yield
 
     @property
