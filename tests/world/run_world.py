@@ -16,6 +16,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +44,12 @@ class Result(NamedTuple):
     """Tells whether two runs were the same; empty where the process ended."""
     error: str
     """Empty where all held."""
+
+    @property
+    def place(self) -> str:
+        """Where it failed, by which failures are told apart; empty where all held."""
+        lines = [line for line in self.error.splitlines() if line.startswith("  File ")]
+        return lines[-1] if lines else self.error
 
 
 def run(program: Program, plant: Callable[[], None] = lambda: None) -> Result:
@@ -102,6 +109,10 @@ def _say(line: object) -> None:
     sys.stdout.flush()
 
 
+def _fails_alike(place: str, program: Program) -> bool:
+    return run(program).place == place
+
+
 def _run_seeds(seeds: Iterable[int], *, smaller: bool) -> int:
     failed = 0
     for seed in seeds:
@@ -111,7 +122,7 @@ def _run_seeds(seeds: Iterable[int], *, smaller: bool) -> int:
         if result.error:
             failed += 1
             if smaller:
-                _say(shrink(program, lambda each: bool(run(each).error), SHRINK_TRIES))
+                _say(shrink(program, partial(_fails_alike, result.place), SHRINK_TRIES))
     return failed
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from programs import Program, shrink
 
 COMMAND = Path(__file__).with_name("run_world.py")
 
@@ -54,6 +55,17 @@ def test_planted_bugs_are_found() -> None:
     """Each by the world that is known to, or by one of a few others."""
     found = run("--plant", "", "--seeds", 0, 60)
     assert len(found) == PLANTED
+
+
+def test_a_program_that_fails_is_made_as_small_as_fails_too() -> None:
+    def fails(program: Program) -> bool:
+        kinds = [[each.kind for each in operations] for operations in program.clients]
+        return bool(program.crashes) and any("tail" in some for some in kinds)
+
+    whole = next(program for program in map(Program.of, range(100)) if fails(program))
+    small = shrink(whole, fails, 1_000)
+    assert fails(small)
+    assert (len(small.crashes), [len(each) for each in small.clients]) == (1, [1])
 
 
 @pytest.mark.soak

@@ -77,7 +77,7 @@ class Client:
         for each in operations:
             self._world.doing[self._number] = each, self._scheduler.now_ns
             getattr(self, each.kind)(each)
-        del self._world.doing[self._number]
+        self._world.doing.pop(self._number, None)
 
     # Operations. ##################################################################################
 
