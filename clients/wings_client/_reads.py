@@ -192,7 +192,8 @@ class ReadCalls(AdminCalls):
 
         Only the columns that it uses are sent, and of its predicates those that mean the same in
         SQL are evaluated on the server; Polars applies all of them again. Rows come batch by batch,
-        and `head` ends the read. Each `collect` reads what is committed then.
+        and `head` ends the read. Each `collect` reads what is committed then, in the topic's
+        present columns and types: a later value that these cannot hold is `SchemaMismatch`.
 
         Args:
             topic: The topic.
@@ -222,7 +223,8 @@ class ReadCalls(AdminCalls):
 
         Give it a name, and use that as a table of `duckdb.sql`. Only the columns that a query uses
         are sent, and of its filter comparisons with numbers, texts and flags are evaluated on the
-        server; Arrow applies all of it again. Each query reads what is committed then.
+        server; Arrow applies all of it again. Each query reads what is committed then, like `lazy`
+        in the topic's present columns and types.
 
         Args:
             topic: The topic.
@@ -242,12 +244,14 @@ class ReadCalls(AdminCalls):
         self, topic: TopicRef, offset: OffsetValue, partition: PartitionValue, system_columns: bool
     ) -> "tuple[Topic, Schema, Open]":
         """Return a topic, the schema of its rows, and what opens a scan for one query of them."""
-        described = self._described(topic)
+        described = self.topic(name_of(topic))  # Anew: its schema may have grown.
         many = which(self, described, partition, None)
         where = place(partition, many, "latest")
-        schema, _ = plan(
-            self._transport, scan_command(described, where, system_columns=system_columns)
+        version = described.schema_version  # Rows that come later fit it, or are an error.
+        command = scan_command(
+            described, where, system_columns=system_columns, schema_version=version
         )
+        schema, _ = plan(self._transport, command)
 
         def open_scan(columns: Sequence[str], where: str | None) -> ReadResult:
             # System columns come after all others, whichever of them are asked for.
@@ -261,6 +265,7 @@ class ReadCalls(AdminCalls):
                     columns=own or described.schema.names[:1],
                     filter=where,
                     system_columns=len(own) < len(columns),
+                    schema_version=version,
                 )
 
             try:

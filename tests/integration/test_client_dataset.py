@@ -11,7 +11,7 @@ import pytest
 from fix_calls import Calls
 from tables import each
 
-from wings_client import Client, ReadResult, Topic, TopicNotFound, connect
+from wings_client import Client, ReadResult, SchemaMismatch, Topic, TopicNotFound, connect
 from wings_client._dataset import sql_of
 from wings_server.testing import RunningServer
 
@@ -112,6 +112,19 @@ def test_bytes_are_no_text_of_their_digits(client: Client, topic: Topic) -> None
         wanted = client.read(topic).to_arrow().filter(of_bytes)
         assert wanted.num_rows > 0
         assert client.dataset(topic).to_table(filter=of_bytes).num_rows == len(wanted)
+
+
+def test_a_dataset_has_no_wider_values_than_its_types(client: Client, new_topic_id: str) -> None:
+    """Arrow would make infinity of a double that is no float."""
+    topic = client.create_topic(new_topic_id, {"f": "float"})
+    dataset = client.dataset(topic)
+    client.alter_schema(topic, widen={"f": "double"})
+    client.push(topic.id, [{"f": 1.5}])
+    assert duckdb.sql("SELECT sum(f) FROM dataset").fetchall() == [(1.5,)]
+    client.push(topic.id, [{"f": 1e300}])
+    with pytest.raises(SchemaMismatch, match="cannot hold"):
+        dataset.to_table()
+    assert client.dataset(topic).to_table()["f"].to_pylist() == [1.5, 1e300]
 
 
 n, s, b, d = (pc.field(name) for name in "nsbd")

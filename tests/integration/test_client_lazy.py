@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from fix_calls import Calls
 
-from wings_client import Client, ReadResult, Topic, TopicNotFound, connect
+from wings_client import Client, ReadResult, SchemaMismatch, Topic, TopicNotFound, connect
 from wings_client._lazy import filter_of
 from wings_server.testing import RunningServer
 
@@ -153,6 +153,17 @@ def test_a_predicate_that_the_server_refuses_is_applied_here(client: Client, top
     alike = client.create_topic(f"{topic.id}-alike", {"a": "int64", "A": "int64"})
     client.push(alike, {"a": [1, 2], "A": [3, 3]})
     assert client.lazy(alike).filter(c("a") == 2, c("A") == 3).collect().height == 1
+
+
+def test_a_lazy_frame_keeps_its_schema_while_the_topic_grows(client: Client, topic: Topic) -> None:
+    lazy = client.lazy(topic)
+    client.alter_schema(topic, add={"z": "int64"}, widen={"n": "int64"})
+    client.push(topic.id, [{"key": 0, "n": 7_000, "z": 1}])
+    assert lazy.filter(c("n") == 7_000).collect().schema["n"] == pl.Int32
+    assert client.lazy(topic).filter(c("z") == 1).collect()["n"].to_list() == [7_000]
+    client.push(topic.id, [{"key": 0, "n": 2**40}])
+    with pytest.raises(SchemaMismatch, match="cannot hold"):
+        lazy.collect()
 
 
 def test_a_query_of_a_topic_that_is_gone_says_so(client: Client, topic: Topic) -> None:
