@@ -83,9 +83,9 @@ class RunningServer(_Addresses):
         """Move the time of this process forward, and do what is due by then; blocks until done.
 
         Locks of share groups end, delayed messages are delivered again, retention and tiers take
-        what is old enough, and tokens end. Timeouts of calls, heartbeats and the sessions of
-        consumer groups stay real. Another server in this process moves too, but does only what it
-        is asked for.
+        what is old enough, and tokens end. Timeouts of calls, heartbeats, the sessions of
+        consumer groups and the `now()` of SQL stay real. Another server in this process moves too,
+        but does only what it is asked for.
 
         Args:
             seconds: How far, at least 0. There is no way back.
