@@ -30,6 +30,7 @@ from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.metadata.sqlite import SqliteMetadata, writer
+from wings_core.model import TopicConfig
 from wings_core.names import TopicName
 from wings_core.storage import disk
 
@@ -149,11 +150,12 @@ class World:
     def _main(self) -> None:
         for machine in self._machines:
             self._start(machine)
+        config = TopicConfig(tier_after_ms=0) if self._program.merges else None
         for name, key in TOPICS.items():
             machine = self.up(0)
             with self.scheduler.calling(machine.life):
                 assert machine.log is not None
-                machine.log.admin.create_topic(TopicName.parse(name), SCHEMA, key)
+                machine.log.admin.create_topic(TopicName.parse(name), SCHEMA, key, config)
         self.scheduler.at_point = self._crash_perhaps
         self.wire.fails = True
         for number, operations in enumerate(self._program.clients):

@@ -46,16 +46,18 @@ class Program:
         nodes: Nodes of a metadata service; 0: one server with a directory.
         clients: The operations of each.
         crashes: In their order.
+        merges: Whether maintenance merges pages into segments as soon as it may.
     """
 
     schedule: str
     nodes: int
     clients: tuple[tuple[Operation, ...], ...]
     crashes: tuple[Crash, ...]
+    merges: bool = False
 
     @classmethod
     def of(cls, seed: int) -> "Program":
-        """Draw the program of a seed: every third is of nodes."""
+        """Draw the program of a seed: every third is of nodes, every fourth merges."""
         random = Random(f"program {seed}")
         nodes = 2 if seed % 3 == 2 else 0
         kinds = [
@@ -72,7 +74,7 @@ class Program:
             Crash(point, random.randrange(nodes + 1), power=not nodes and random.random() < 0.5)
             for point in points
         )
-        return cls(f"schedule {seed}", nodes, tuple(clients), crashes)
+        return cls(f"schedule {seed}", nodes, tuple(clients), crashes, merges=seed % 4 == 1)
 
     def smaller(self) -> Iterator["Program"]:
         """Yield programs with a client, a crash, or some operations less."""
@@ -91,7 +93,7 @@ class Program:
 
     def __str__(self) -> str:
         """Return it as lines."""
-        lines = [f"{self.schedule!r}, {self.nodes or 'no'} nodes"]
+        lines = [f"{self.schedule!r}, {self.nodes or 'no'} nodes{', merges' * self.merges}"]
         lines += [f"  {crash}" for crash in self.crashes]
         for number, operations in enumerate(self.clients):
             lines += [f"  client {number}:", *(f"    {each}" for each in operations)]

@@ -41,7 +41,7 @@ EPOCH_NS = 1_800_000_000 * 10**9
 POINT_NS = 1_000
 """Virtual time of a step from one scheduling point to the next."""
 
-POINTS_MAX = 1_000_000
+POINTS_MAX = 300_000
 """Scheduling points of a world; one that has more makes no progress."""
 
 STALL_SECONDS_MAX = 4.0
@@ -108,6 +108,8 @@ class Scheduler:
         self.outside = Life("the world")
         self.current = Task(next(self._numbers), "main", self.outside)
         self.failure: BaseException | None = None
+        self.blocked: dict[Task, Lock] = {}
+        """The lock that each task waits for."""
         self.main = self.current
         self.at_point: Callable[[Life], None] = lambda _: None
 
@@ -204,6 +206,9 @@ class Scheduler:
     def crash(self, life: Life, tasks: Sequence[Task]) -> None:
         """End a life: its threads never run again; callers among the tasks get `Crashed`."""
         life.dead = True
+        for task, lock in self.blocked.items():
+            if not lock.locked():
+                self.wake(task)
         self._ready = [task for task in self._ready if task.life is not life or task in tasks]
         for task in tasks:
             if task.life is life and not task.woken:
@@ -256,6 +261,8 @@ class Scheduler:
             raise Crashed
 
 
+_IMPORTS = Life("imports")
+
 world: Scheduler | None = None
 """The world that runs; None while modules are imported, which no thread does at once."""
 
@@ -278,37 +285,41 @@ def run(scheduler: Scheduler, main: Callable[[], None]) -> None:
 class Lock:
     """A lock as `_thread` makes them; all else of `threading` is made of these."""
 
-    __slots__ = ("__weakref__", "_held", "_waiting")
+    __slots__ = ("__weakref__", "_holder", "_waiting")
 
     def __init__(self) -> None:
-        self._held = False
+        self._holder: Life | None = None
+        """The life of the thread that took it. One that is the module's outlives it."""
         self._waiting: list[Task] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; see `threading.Lock.acquire`."""
         if world is None:
-            assert not self._held or not blocking
+            assert not self.locked() or not blocking
         else:
             world.point()
             until = None if timeout < 0 else world.now_ns + int(timeout * 1e9)
-            while self._held and blocking and (until is None or world.now_ns < until):
+            while self.locked() and blocking and (until is None or world.now_ns < until):
                 self._waiting.append(world.current)
+                world.blocked[world.current] = self
                 try:
                     world.wait(until)
                 finally:
+                    del world.blocked[world.current]
                     if world.current in self._waiting:
                         self._waiting.remove(world.current)
-        taken = not self._held
-        self._held = True
-        return taken
+        if self.locked():
+            return False
+        self._holder = _IMPORTS if world is None else world.current.life
+        return True
 
     def release(self) -> None:
         """Release it; all that wait compete for it."""
         if world is not None and world.current.life.dead:
             return  # What is left of a caller; the lock died with the life.
-        if not self._held:
+        if not self.locked():
             raise RuntimeError("release unlocked lock")
-        self._held = False
+        self._holder = None
         if world is not None:
             for task in self._waiting:
                 world.wake(task)
@@ -316,11 +327,11 @@ class Lock:
             world.point()
 
     def locked(self) -> bool:
-        """Tell whether it is held."""
-        return self._held
+        """Tell whether it is held, by a life that goes on."""
+        return self._holder is not None and not self._holder.dead
 
     def _at_fork_reinit(self) -> None:
-        self._held = False
+        self._holder = None
 
     def __enter__(self) -> bool:
         return self.acquire()
