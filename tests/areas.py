@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 AREAS = {
     "backup": "backup check repair damage released_directory earlier_directory downgrade",
     "client": "unit/client test_client_ clients_ typed handoff python_types gather pytest",
-    "commands": "cli hour_operator unit/client/test_files unit/client/test_command test_export "
+    "commands": "cli test_hour unit/client/test_files unit/client/test_command test_export "
     "real_files real_data docs example notebook full_disk",
     "commits": "unit/ingest push append stage producer accumulator commit sequence power_loss "
     "test_crash faults log_model put",
@@ -29,9 +29,9 @@ AREAS = {
     "reads": "fetch follow consumer scan many gather filter fan_out pruning contracts info "
     "latest next_offsets discovery",
     "security": "security token tls rights quota secret revocation private authenticator",
-    "share": "share consumer_groups hold worker vanish times_to_hold dead_letter",
+    "share": "share hour_celery consumer_groups hold worker vanish times_to_hold dead_letter",
     "spark": "spark cold_path connect test_tables_page",
-    "sql": "sql jdbc table_reads other_systems flight_sql filter json_rows",
+    "sql": "sql hour_analyst jdbc table_reads other_systems flight_sql filter json_rows",
     "storage": "storage maintain tiers objects parquet damage disk",
     "tables": "tables table_reads iceberg parquet",
 }

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DAYS_MAX = 397
 """Longest validity of a certificate; clients with the system's TLS reject longer ones."""
 
+DAYS = 90
+"""Validity unless told: three times that of which `wings status` warns."""
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -43,7 +46,7 @@ def dev(
             "repeatable.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Validity in days.")] = 30,
+    days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Validity in days.")] = DAYS,
 ) -> None:
     """Create an authority, and certificates of a server, a client and a node, for testing.
 
@@ -56,7 +59,7 @@ def dev(
         typer.echo(str(file))
 
 
-def make_certificates(directory: Path, hosts: list[str], days: int = 30) -> list[Path]:
+def make_certificates(directory: Path, hosts: list[str], days: int = DAYS) -> list[Path]:
     """Write an authority, and certificates of a server, a client and a node; returns the files.
 
     Args:

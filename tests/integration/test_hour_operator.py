@@ -78,7 +78,7 @@ class Shell:
 
 def begun(shell: Shell) -> None:
     """Certificates, and the tokens of the operator and, later, of the shop."""
-    shell.ran("cert", "dev", "--out", shell.directory / "certs", "--days", 90)
+    shell.ran("cert", "dev", "--out", shell.directory / "certs")
     token = shell.directory / "root.token"
     token.touch(0o600)
     token.write_text(ROOT)
