@@ -27,7 +27,8 @@ class TopicDataset(_datasets.Dataset):
     """A dataset that reads what is committed anew for each query.
 
     Of `pyarrow.dataset.Dataset` it has what reads: `schema`, `scanner`, and what is made of that,
-    such as `to_table` and `count_rows`.
+    such as `to_table`, `count_rows` and `write_dataset`. Nothing in Arrow's C++ stands behind it:
+    `Scanner.from_dataset` and Acero's `ScanNodeOptions`, which ask for that, end the process.
 
     Args:
         schema: Schema of the rows.
