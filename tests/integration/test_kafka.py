@@ -31,6 +31,7 @@ from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_server.kafka import group_requests
 from wings_server.kafka.fetch import Fetches, KafkaFetch
+from wings_server.kafka.kept_batches import KeptBatches
 from wings_server.kafka.messages import VERSIONS, Api, builder_of
 from wings_server.kafka.records import decode
 from wings_server.testing import RunningServer, running_server
@@ -413,6 +414,22 @@ def test_a_consumer_that_vanishes_while_its_fetch_is_read_leaves_no_wait(
     with connected(rdkafka.config["bootstrap.servers"]) as connection:
         connection.ask(Api.API_VERSIONS, 0)  # Answered after the fetch, by the same event loop.
     assert server.server.log.fetcher.waits.waiting == 0
+
+
+def test_a_topic_that_is_deleted_while_a_fetch_takes_its_batches_is_said_to_be_gone(
+    server: RunningServer, rdkafka: Rdkafka, new_topic_id: str, calls: Calls
+) -> None:
+    rdkafka.create(new_topic_id)
+    rdkafka.produce(new_topic_id, [b"one"])
+    admin = AdminClient(rdkafka.config)
+
+    def delete(*_: object) -> None:
+        admin.delete_topics([new_topic_id])[new_topic_id].result(LATER)
+
+    calls.after(KeptBatches, "at", delete, 1)
+    with connected(rdkafka.config["bootstrap.servers"]) as connection:
+        (partition,) = read_of(connection, [(new_topic_id, 0)], 1 << 20)
+        assert partition.error_code.value == 3  # UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_fetch_that_is_repeated_sees_what_was_committed_in_between(

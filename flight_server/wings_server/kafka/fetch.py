@@ -130,7 +130,10 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
     def advance(self) -> bytes | None:
         """Read what is committed; see `SharedRead.advance`."""
         for entry in self._entries:
-            self._take_kept(entry)
+            try:
+                self._take_kept(entry)
+            except FAILURES as error:
+                entry.error = error
         answer = super().advance()
         is_failed = any(entry.error is not None for entry in self._entries)
         is_vain = self.is_empty and bool(self._reads) and not is_failed
