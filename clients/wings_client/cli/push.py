@@ -240,7 +240,7 @@ def push(
             except InvalidArgument as error:  # Specific to this file: the others are pushed.
                 is_named = error.message.startswith(f"{each.name}:")
                 message = error.message if is_named else f"{each.name}: {error.message}"
-                message += _hint(error.facts.get("column"), options.guessed)
+                message += _hint(error, options.guessed)
                 if len(inputs) == 1:
                     raise type(error)(message, **error.facts) from None
                 problems += 1
@@ -341,8 +341,9 @@ def _topic(
     return described, False
 
 
-def _hint(column: object, guessed: set[str]) -> str:
+def _hint(error: InvalidArgument, guessed: set[str]) -> str:
     """Return a hint for the end of a column's error."""
+    column = error.facts.get("column")
     if not isinstance(column, str):
         return ""
     if column in guessed:
@@ -351,7 +352,9 @@ def _hint(column: object, guessed: set[str]) -> str:
             ". The column's type was inferred from first rows: to set it, push to a new topic with "
             f"--field {option}"
         )
-    return f"; --exclude {shlex.quote(column)} leaves it out" if column.startswith("__") else ""
+    if column.startswith("__"):
+        return f"; --exclude {shlex.quote(column)} leaves it out"
+    return "; --evolve adds it" if "is not a column of the topic" in error.message else ""
 
 
 @contextmanager
