@@ -60,13 +60,17 @@ def test_a_chart_has_axes_and_tells_the_values_at_a_point(page: ConsolePage, pas
     page.wait("times", lambda: ":" in page.text(".times"))
     page.script(HOVER, 0.99)
     page.wait_for("in ", "out ", "/s", within=".tip")
-    last = page.text(".tip b")
-    page.script("document.querySelector('.chart svg').focus()")
-    page.script(
-        "document.querySelector('.chart svg').dispatchEvent("
-        "new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true}))"
-    )
-    page.wait("the point before", lambda: page.text(".tip b") < last)
+
+    def is_before_after_a_key() -> bool:  # New samples may redraw the chart in between.
+        page.script(HOVER, 0.99)
+        last = page.text(".tip b")
+        page.script(
+            "const chart = document.querySelector('.chart svg'); chart.focus();"
+            "chart.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true}))"
+        )
+        return page.text(".tip b") < last
+
+    page.wait("the point before", is_before_after_a_key)
     page.script("document.querySelector('.chart svg').blur()")
     page.wait("no tip", lambda: page.script("return document.querySelector('.tip').hidden"))
 

@@ -179,10 +179,11 @@ def test_a_topic_for_kafka_is_created_and_gains_partitions(wings: Wings, new_top
     topic_id = created.out.partition(":")[0]
     assert topic_id == topic_id_of(kafka_name)
     described = wings("topic", "describe", topic_id).out
-    assert f'kafka: {{"partitions": 3, "name": "{kafka_name}", "value": "binary"}}' in described
+    config = f'"name": "{kafka_name}", "value": "binary", "cleanup_policy": "delete"}}\n'
+    assert f'kafka: {{"partitions": 3, {config}' in described
     assert "0 messages, 0 bytes, 3 partitions" in described
     altered = wings("topic", "alter", topic_id, "--kafka-partitions", "4").out
-    assert altered == (f'kafka: {{"partitions": 4, "name": "{kafka_name}", "value": "binary"}}\n')
+    assert altered == f'kafka: {{"partitions": 4, {config}'
     assert wings("topic", "alter", topic_id, "--kafka-partitions", "3").status == 1
     rows = wings("topic", "create", new_topic_id, "--kafka-partitions", "1", "--field", "n:int64")
     assert rows.out == f"{new_topic_id}: partition int32, n int64; partitioned by partition\n"

@@ -207,7 +207,12 @@ def test_slots_of_a_kafka_topic_are_its_partitions_also_those_it_gains(
         (1, "one"),
     ]
     altered = act(client, "alter-topic", topic=new_topic_id, config={"kafka": {"partitions": 300}})
-    assert altered["config"]["kafka"] == {"partitions": 300, "name": None, "value": "json"}
+    assert altered["config"]["kafka"] == {
+        "partitions": 300,
+        "name": None,
+        "value": "json",
+        "cleanup_policy": "delete",
+    }
     while len(slots_of(state)) < 300:
         again = beat(client, group, "one", state["member_epoch"], owned=state["assignment"])
         state = state if again["assignment"] is None else again
