@@ -38,6 +38,8 @@ def test_a_directory_of_a_released_version_opens_and_goes_on(release: str, tmp_p
         with wings_client.connect(server.flight, token=ROOT) as client:
             assert rows_in(client, make["rows_of"], expected["rows"]) == expected["rows"]
             _what_was_begun_goes_on(client, expected)
+            if "totals" in expected["rows"]:
+                _groups_and_transactions_go_on(client)
             before = rows_in(client, make["rows_of"], make["FORMATS"])
             make["merge"](client)
             assert rows_in(client, make["rows_of"], make["FORMATS"]) == before
@@ -45,6 +47,23 @@ def test_a_directory_of_a_released_version_opens_and_goes_on(release: str, tmp_p
             assert len(names_of(act(reader, "list-topics"), "topic")) == len(expected["rows"])
     report = check_directory(tmp_path / "data")
     assert report.ok, report.problems
+
+
+def _groups_and_transactions_go_on(client: Client) -> None:
+    before = client.read("totals").to_arrow()["n"].to_pylist()
+    assert sum(before) == 6
+    client.push("orders", {"k": ["a"], "n": [10]})
+    transactions = client.transactions("adder")
+    with client.consumer("adders", "orders", group=True, auto_commit=False, timeout=60) as consumer:
+        taken = next(iter(consumer))
+        with transactions.begin() as transaction:
+            transaction.push("totals", taken.batch.select(["n"]))
+            transaction.commit(consumer)
+    assert client.read("totals").to_arrow()["n"].to_pylist() == [*before, 10]
+    offsets = {each.partition: each.offset for each in client.committed_offsets("adders", "orders")}
+    assert offsets == {"a": 3, "b": 1}
+    client.push("numbered", {"partition": [1], "n": [4]})
+    assert client.read("numbered", partition=1).to_arrow()["n"].to_pylist() == [2, 3, 4]
 
 
 def _what_was_begun_goes_on(client: Client, expected: dict[str, Any]) -> None:
