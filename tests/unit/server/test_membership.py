@@ -43,6 +43,9 @@ class Interrupted(Nodes):
     def live(self) -> list[Node]:
         return self._nodes.live()
 
+    def silent(self) -> list[Node]:
+        return self._nodes.silent()
+
 
 def node(host: str) -> Node:
     return Node(uuid.uuid4().hex, f"{host}:1")
