@@ -41,6 +41,9 @@ DECODED_BUFFERS_MAX = 131_072
 """Most buffers of pages that stay decoded as Arrow arrays over the map (~25 MB): decoding 100
 columns takes as long as the rest of a read."""
 
+DECODING_LOCKS = 64
+"""Locks under which pages are decoded."""
+
 WRITE_BYTES = 2 * 1024 * 1024
 """Size of the steps in which a larger flush is written."""
 
@@ -106,6 +109,9 @@ class SegmentStore:
             DECODED_BUFFERS_MAX, group_of=lambda key: key[0]
         )
         """Decoded pages of open maps only, since rows hold their map and its descriptor."""
+        self._decoding = [threading.Lock() for _ in range(DECODING_LOCKS)]
+        """Held while a page is verified and decoded, one lock for some of all pages: readers that
+        are woken together by a commit decode it once."""
         self._write_lock = threading.Lock()
         """Held while the active segment is written, finished or closed."""
         self._closed = False
@@ -149,7 +155,10 @@ class SegmentStore:
             segment = self._maps.check(address)
             page = self._decoded.get(key)
             if page is None or not page.serves(address, topic_uuid, schema, parts):
-                page = self._decode(key, segment, address, topic_uuid, schema, parts)
+                with self._decoding[hash(key) % len(self._decoding)]:
+                    page = self._decoded.get(key)  # Another reader may have been here meanwhile.
+                    if page is None or not page.serves(address, topic_uuid, schema, parts):
+                        page = self._decode(key, segment, address, topic_uuid, schema, parts)
             return page.rows if columns is None else page.rows.select(columns)
         except StorageCorrupt as error:
             raise StorageCorrupt(

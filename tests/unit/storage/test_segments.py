@@ -5,6 +5,8 @@ import gc
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -563,3 +565,18 @@ def test_a_new_segment_that_another_process_deleted_at_once_refuses_the_flush(
         store.write([_page(0)])
     (address,) = store.write([_page(1)])
     assert _read(store, address) == _batch(1)
+
+
+def test_readers_that_come_together_decode_a_page_once(make_store: MakeStore, calls: Calls) -> None:
+    store = make_store()
+    (address,) = store.write([_page(0)])
+    decoded = calls.heard(segments, "read_page")
+
+    def wait(*_: object) -> None:
+        time.sleep(0.1)  # Long enough for all to come, were they not made to wait.
+
+    calls.before(segments, "verify_page", wait)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(partial(_read, store), [address] * 8))
+    assert found == [_batch(0)] * 8
+    assert len(decoded) == 1
