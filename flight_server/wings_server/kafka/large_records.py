@@ -212,8 +212,9 @@ def encode(records: Records) -> bytearray:
     times = records.timestamps
     count, first, last = len(times), int(times[0]), int(times.max())
     key_lengths, value_lengths = _lengths(records.key), _lengths(records.value)
-    attributes = _Varints(np.zeros(count, np.uint64), np.ones(count, np.int64))
-    before_key = [attributes, *map(_Varints.of, (times - first, np.arange(count), key_lengths))]
+    attributes = np.zeros(count, np.int64)
+    numbers = (attributes, times - first, np.arange(count), key_lengths)
+    before_key = [*map(_Varints.of, numbers)]
     before_value = _Varints.of(value_lengths)
     tail, tail_sizes = _encoded_headers(records.headers)
     sizes = sum([each.sizes for each in before_key], before_value.sizes + tail_sizes)
