@@ -33,9 +33,10 @@ class Result:
 
     __slots__ = ()
 
+    @abstractmethod
     def to_arrow(self) -> Table:
         """Return the rows as a table, without a copy."""
-        raise NotImplementedError
+        ...
 
     def to_pandas(self) -> Any:
         """Return the rows as a data frame of pandas.
@@ -78,8 +79,10 @@ class Result:
         return table_html(self.to_arrow(), self._caption)
 
     @property
+    @abstractmethod
     def _where(self) -> str:
-        raise NotImplementedError
+        """Text of what there is of it, without the rows."""
+        ...
 
     @property
     def _caption(self) -> str:

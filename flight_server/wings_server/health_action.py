@@ -19,7 +19,7 @@ from wings_core.share.progress import oldest_unfinished
 from wings_core.times import now_us, parse_timestamp
 from wings_server.action import Actions, Json
 from wings_server.log_standing import LogStanding
-from wings_server.node_states import Need, disk_of, need, states_of
+from wings_server.node_states import Need, disk_of, need, refusal_of, states_of
 from wings_server.served_log import ServedLog
 
 HEALTH_ACTIONS = Actions()
@@ -64,9 +64,9 @@ def health(log: ServedLog, body: HealthBody) -> Json:
 
 def _needs(log: ServedLog, caller: Principal) -> Iterator[Need]:
     """Yield what needs a person and the caller may know of, the most urgent first."""
-    refusal = None if log.disk is None else log.disk.refusal
-    if refusal is not None:
-        yield need("pushes_refused", refusal, "free space on the disk, or shorten retention")
+    refused = refusal_of(log)
+    if refused is not None:
+        yield refused
     damage = log.shares.coordinator.damage
     if damage is not None:
         yield need(

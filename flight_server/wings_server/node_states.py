@@ -115,10 +115,18 @@ def disk_of(log: ServedLog) -> dict[str, int] | None:
     }
 
 
+def refusal_of(log: ServedLog) -> Need | None:
+    """Return that pushes are refused for want of disk, which all callers may know; else None."""
+    refusal = None if log.disk is None else log.disk.refusal
+    if refusal is None:
+        return None
+    return need("pushes_refused", refusal, "free space on the disk, or shorten retention")
+
+
 def needs_of_machine(log: ServedLog) -> Iterator[Need]:
     """Yield what this process's disk and certificate need."""
-    if log.disk is not None and (refusal := log.disk.refusal) is not None:
-        yield need("pushes_refused", refusal, "free space on the disk, or shorten retention")
+    if (refused := refusal_of(log)) is not None:
+        yield refused
     elif log.disk is not None:
         free, least = log.disk.free_bytes, log.disk.free_bytes_min
         if free - least < shutil.disk_usage(log.disk.path).total * NEARLY_FULL:
