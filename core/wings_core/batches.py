@@ -34,7 +34,8 @@ def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
 
     Raises:
         SchemaMismatch: A column differs, is missing or superfluous. Facts `column`, `expected` and
-            `actual` describe the first one (types; None without such a column).
+            `actual` describe the first one (types; None without such a column); `superfluous` names
+            the first column of the stream that the topic lacks, if there is one.
     """
     if topic_schema.equals(schema):
         return
@@ -43,9 +44,11 @@ def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
     except UnicodeDecodeError:
         raise SchemaMismatch("the name of a column is not UTF-8") from None
     expected = list(zip(topic_schema.names, topic_schema.types, strict=True))
+    known = set(topic_schema.names)
+    extra = next((column for column in found if column[0] not in known), None)
     for index, (name, data_type) in enumerate(expected):
         if index >= len(found) or found[index][0] != name:
-            raise _different_names(expected, found, index)
+            raise _different_names(expected, found, index, extra)
         actual = found[index][1]
         if not _is_same_type(data_type, actual):
             raise _mismatch(
@@ -54,9 +57,14 @@ def check_stream_schema(topic_schema: pa.Schema, schema: pa.Schema) -> None:
                 name,
                 data_type,
                 actual,
+                extra,
+                expected,
             )
+    if extra is not None:
+        raise _extra(extra, expected)
     if len(found) > len(expected):
-        raise _extra(*found[len(expected)], expected)
+        name, actual = found[len(expected)]
+        raise _mismatch(f"column {name!r:.80} is duplicate", name, None, actual)
 
 
 def version_of_stream(topic: Topic, schema: pa.Schema) -> Topic:
@@ -142,15 +150,16 @@ def check_batch(topic_schema: pa.Schema, batch: pa.RecordBatch, *, stored: bool 
 
 
 def _different_names(
-    expected: Sequence[_Column], found: Sequence[_Column], index: int
+    expected: Sequence[_Column], found: Sequence[_Column], index: int, extra: _Column | None
 ) -> SchemaMismatch:
     """Return the error for a position where the columns of topic and stream differ."""
     name, data_type = expected[index]
     if all(other != name for other, _ in found):
-        return _mismatch(f"column {name!r:.80} is missing", name, data_type, None)
+        message = f"column {name!r:.80} is missing"
+        return _mismatch(message, name, data_type, None, extra, expected)
+    if extra is not None:
+        return _extra(extra, expected)
     other, actual = found[index]
-    if all(other != known for known, _ in expected):
-        return _extra(other, actual, expected)
     message = (
         f"column {index} is {other!r:.80}, the topic's is {name!r:.80}: columns must come in the "
         "topic's order, without duplicates"
@@ -158,20 +167,32 @@ def _different_names(
     return _mismatch(message, name, data_type, actual)
 
 
-def _extra(name: str, data_type: pa.DataType, expected: Sequence[_Column]) -> SchemaMismatch:
-    hint = suggested(name, (known for known, _ in expected))
-    message = f"column {name!r:.80} is not a column of the topic{hint}"
-    return _mismatch(message, name, None, data_type)
+def _extra(extra: _Column, expected: Sequence[_Column]) -> SchemaMismatch:
+    return _mismatch("", extra[0], None, extra[1], extra, expected)
 
 
 def _mismatch(
-    message: str, column: str, expected: pa.DataType | None, actual: pa.DataType | None
+    message: str,
+    column: str,
+    data_type: pa.DataType | None,
+    actual: pa.DataType | None,
+    extra: _Column | None = None,
+    expected: Sequence[_Column] = (),
 ) -> SchemaMismatch:
+    """Return an error about a column, which also names a superfluous one, if there is one."""
+    facts: dict[str, str] = {}
+    if extra is not None:
+        name = extra[0]
+        hint = suggested(name, (known for known, _ in expected))
+        before = f"{message}, and " if message else ""
+        message = f"{before}column {name!r:.80} is not a column of the topic{hint}"
+        facts["superfluous"] = name
     return SchemaMismatch(
         message,
         column=column,
-        expected=None if expected is None else _shown(expected),
+        expected=None if data_type is None else _shown(data_type),
         actual=None if actual is None else _shown(actual),
+        **facts,
     )
 
 

@@ -119,7 +119,10 @@ class InvalidSchema(InvalidArgument):
 
 
 class SchemaMismatch(InvalidArgument):
-    """Rows that do not fit the topic's schema; fact `column` names the column."""
+    """Rows that do not fit the topic's schema; fact `column` names the column.
+
+    Where a stream also has a column that the topic lacks, fact `superfluous` names it.
+    """
 
     code = "SCHEMA_MISMATCH"
 

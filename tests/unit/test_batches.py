@@ -136,6 +136,22 @@ def test_the_first_column_that_differs_is_named(
     assert repr(column) in caught.value.message
 
 
+def test_a_superfluous_column_is_named_beside_one_that_is_missing_or_of_another_type() -> None:
+    extra = pa.field("nme", pa.string())
+    for schema, column, message in (
+        (TOPIC.set(1, extra), "name", "column 'name' is missing, and column 'nme' is not a column"),
+        (of_type("id", pa.int32()).append(extra), "id", "'id' is of type int32, the topic's is"),
+        (TOPIC.append(extra), "nme", "column 'nme' is not a column of the topic; did you mean"),
+    ):
+        with pytest.raises(SchemaMismatch, match=message) as caught:
+            check_stream_schema(TOPIC, schema)
+        assert (caught.value.column, caught.value.superfluous) == (column, "nme")
+        assert "'nme' is not a column of the topic; did you mean 'name'?" in caught.value.message
+    with pytest.raises(SchemaMismatch) as missing:
+        check_stream_schema(TOPIC, TOPIC.remove(1))
+    assert "superfluous" not in missing.value.facts
+
+
 def test_columns_in_another_order_are_told_as_such() -> None:
     with pytest.raises(SchemaMismatch, match="in the topic's order") as caught:
         check_stream_schema(TOPIC, arrow.schema([TOPIC.field(index) for index in (1, 0, 2, 3, 4)]))
