@@ -124,11 +124,63 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(
     ]
 
 
+NAMING_WHAT_IS_NOT_THERE = (
+    ("backup", "list", "{folder}"),
+    ("backup", "prune", "{folder}", "--keep", "1", "--yes"),
+    ("consume", "reader", "nowhere"),
+    ("consumer", "describe", "nobody"),
+    ("export", "nowhere", "{folder}/rows.csv"),
+    ("fetch", "nowhere", "--from", "0"),
+    ("fetch", "nowhere", "--from", "0", "--format", "json"),
+    ("gather", "nowhere"),
+    ("group", "describe", "nobody"),
+    ("group", "lag", "nobody"),
+    ("group", "reset", "nobody", "nowhere", "--to", "earliest", "--yes"),
+    ("ingest", "status", "--source", "{folder}/none.toml"),
+    ("maintain", "nowhere"),
+    ("profile", "show", "nobody"),
+    ("push", "nowhere", "{folder}/rows.csv"),
+    ("share", "alter", "nobody", "nowhere", "--delivery-limit", "3"),
+    ("share", "consume", "nobody", "nowhere"),
+    ("share", "create", "nobody", "nowhere"),
+    ("share", "delete", "nobody", "nowhere", "--yes"),
+    ("share", "describe", "nobody", "nowhere"),
+    ("share", "dlq", "redrive", "nowhere", "--yes"),
+    ("share", "dlq", "show", "nowhere"),
+    ("share", "members", "nobody", "nowhere"),
+    ("share", "purge", "nobody", "nowhere", "--yes"),
+    ("share", "seek", "nobody", "nowhere", "--to", "earliest", "--yes"),
+    ("share", "work", "nobody", "nowhere", "--exec", "true"),
+    ("sql", "from nowhere"),
+    ("sql", "--follow", "from nowhere"),
+    ("tail", "nowhere"),
+    ("token", "alter", "nobody"),
+    ("token", "revoke", "nobody", "--yes"),
+    ("topic", "alter", "nowhere", "--add", "n:int64"),
+    ("topic", "delete", "nowhere", "--yes"),
+    ("topic", "describe", "nowhere"),
+)
+
+
+def test_errors_go_to_standard_error_with_exit_status_1_and_those_of_usage_with_2(
+    wings: Wings, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    (tmp_path / "rows.csv").write_text("n\n1\n")
+    for texts in NAMING_WHAT_IS_NOT_THERE:
+        arguments = [text.format(folder=tmp_path) for text in texts]
+        with subtests.test(" ".join(texts)):
+            found = wings(*arguments)
+            assert (found.status, found.out) == (1, "")
+            assert len(found.err.splitlines()) == 1
+    misused = wings("fetch", "nowhere", "--no-such-option")
+    assert (misused.status, misused.out) == (2, "")
+
+
 def test_a_name_that_is_no_text_is_refused(server: RunningServer) -> None:
     with start(server, "fetch", "\udcff", "--offset", "0") as child:
         out, err = child.communicate(timeout=150)
-    assert (child.returncode, err) == (1, b"")
-    assert out == b"Topic: ?, Partition: null, Error: not valid Unicode: '\\udcff'\n"
+    assert (child.returncode, out) == (1, b"")
+    assert err == b"Topic: \\udcff, Partition: null, Error: not valid Unicode: '\\udcff'\n"
 
 
 def test_a_closed_standard_output_is_no_crash(server: RunningServer, topic: str) -> None:
@@ -307,7 +359,8 @@ def test_an_address_of_the_other_protocol_is_told(
         found = wings("fetch", topic, "--partition", "JFK", "--offset", 0, endpoint=endpoint)
         assert found.status == 1
         expected = f"Topic: {topic}, Partition: JFK, Error: {endpoint} {problem}"
-        assert found.out.startswith(expected)
+        assert found.out == ""
+        assert found.err.startswith(expected)
 
 
 def test_fetch_of_nothing_has_no_end(wings: Wings, topic: str) -> None:
@@ -329,12 +382,11 @@ def test_a_fetch_that_fails_is_one_line(
     wings: Wings, topic: str, arguments: tuple[object, ...], partition: str, message: str
 ) -> None:
     result = wings("fetch", topic, *arguments)
-    assert (result.status, result.err) == (1, "")
-    assert result.out.startswith(f"Topic: {topic}, Partition: {partition}, Error: ")
-    assert result.out.count("\n") == 1
-    assert message in result.out
-    for_a_pipe = wings("fetch", topic, *arguments, "--format", "json")
-    assert (for_a_pipe.status, for_a_pipe.out, for_a_pipe.err) == (1, "", result.out)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith(f"Topic: {topic}, Partition: {partition}, Error: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+    assert wings("fetch", topic, *arguments, "--format", "json") == result
 
 
 def test_fetch_writes_data_alone_for_pipes(wings: Wings, topic: str) -> None:
@@ -392,14 +444,15 @@ def test_fetch_over_http_prints_the_same(wings: Wings, server: RunningServer, to
         assert wings(*arguments, *more, endpoint=server.http) == wings(*arguments, *more)
     failed = wings("fetch", topic, "--offset", 0, endpoint=server.http)
     assert failed.status == 1
-    assert failed.out.startswith(f"Topic: {topic}, Partition: null, Error: the topic is partition")
+    assert failed.out == ""
+    assert failed.err.startswith(f"Topic: {topic}, Partition: null, Error: the topic is partition")
     unknown = wings("fetch", topic + "x", "--offset", 0, endpoint=server.http)
-    assert "did you mean 'topic-" in unknown.out
+    assert "did you mean 'topic-" in unknown.err
     assert wings(*arguments, "--filter", "true", endpoint=server.http).status == 2
     assert wings("topic", "list", endpoint=server.http).status == 2
     nobody = wings(*arguments, endpoint="http://127.0.0.1:1")
     assert nobody.status == 1
-    assert "Error: no server answers at http://127.0.0.1:1" in nobody.out
+    assert "Error: no server answers at http://127.0.0.1:1" in nobody.err
 
 
 # Push.
@@ -720,16 +773,15 @@ def test_consumers_namespaces_and_nodes_are_listed(
 
 def test_a_dry_run_says_what_would_be_done_and_changes_nothing(wings: Wings, topic: str) -> None:
     assert wings("share", "create", "g", topic, "--dlq", f"{topic}-dead").status == 0
-    full = f"tenants/default/namespaces/default/topics/{topic}"
     for arguments, said in (
-        (("share", "seek", "g", topic, "--to", "earliest"), f"would move g of {full} to earliest"),
-        (("share", "purge", "g", topic), f"would drop what g of {full} has not finished"),
-        (("share", "delete", "g", topic), f"would delete g of {full}, 0 messages behind"),
+        (("share", "seek", "g", topic, "--to", "earliest"), f"would move g of {topic} to earliest"),
+        (("share", "purge", "g", topic), f"would drop the unfinished messages of g of {topic}"),
+        (("share", "delete", "g", topic), f"would delete g of {topic}, 0 messages behind"),
         (
             ("share", "dlq", "redrive", f"{topic}-dead", "--filter", "reason = 'no'"),
             f"would send back at most 0 dead letters of {topic}-dead, those with reason = 'no'",
         ),
-        (("topic", "delete", topic), f"would delete {full} with 10 messages"),
+        (("topic", "delete", topic), f"would delete {topic} with 10 messages"),
     ):
         assert wings(*arguments, "--dry-run") == (0, f"{said}\n", "")
     unknown = wings("token", "revoke", "nobody", "--dry-run")

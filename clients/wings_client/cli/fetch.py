@@ -104,12 +104,11 @@ def fetch(
 
     The partition of a topic without a key is `null`. Without messages, End is `null` and Start the
     requested offset. Without `--partition`, each partition with messages is shown like this, up to
-    `--max-messages` in total. A failure is one line, with exit status 1:
+    `--max-messages` in total. A failure is one line on standard error, with exit status 1:
 
         Topic: flights, Partition: JFK, Error: the reason
 
-    `--format json` (one array), `csv` and `arrow` (an IPC stream) write only data to standard
-    output, and failures to standard error:
+    `--format json` (one array), `csv` and `arrow` (an IPC stream) write data alone:
 
         $ wings fetch flights --partition JFK --from -100 --format json | jq '.[0]'
 
@@ -122,7 +121,7 @@ def fetch(
         read = _over_http if server.is_http else _over_flight
         schema, parts = read(server, topic, offset, options)
     except WingsError as error:
-        typer.echo(_failure(topic, options.partition, error), err=wanted_format != "table")
+        typer.echo(_failure(topic, options.partition, error), err=True)
         raise typer.Exit(1) from None
     if wanted_format != "table":
         write_all([batch for part in parts for batch in part.batches], schema, wanted_format)

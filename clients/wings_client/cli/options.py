@@ -198,7 +198,7 @@ class MemberOptions:
 def goes_on(question: str, *, yes: bool, dry_run: bool) -> bool:
     """Return whether to delete or move something; with `--dry-run`, only says what.
 
-    Asks at a terminal. Elsewhere `--yes` is required.
+    Asks at a terminal, on standard error. Elsewhere `--yes` is required.
 
     Args:
         question: Sentence without its mark, such as `Delete t with 3 messages`.
@@ -218,5 +218,5 @@ def goes_on(question: str, *, yes: bool, dry_run: bool) -> bool:
             f"no terminal to ask for confirmation: give --yes to {done}", param_hint="--yes"
         )
     if not yes:
-        typer.confirm(f"{question}?", abort=True)
+        typer.confirm(f"{question}?", abort=True, err=True)
     return True

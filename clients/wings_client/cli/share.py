@@ -302,7 +302,9 @@ def seek(
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
         only = one_partition(partition, described)
-        if not goes_on(f"Move {group} of {described.name} to {to}", yes=yes, dry_run=dry_run):
+        if not goes_on(
+            f"Move {group} of {short_name(described.name)} to {to}", yes=yes, dry_run=dry_run
+        ):
             return
         moved = client.seek_share_group(group, described, where, partition=only)
     typer.echo(summary(moved))
@@ -327,7 +329,7 @@ def purge(
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
         only = one_partition(partition, described)
-        question = f"Drop what {group} of {described.name} has not finished"
+        question = f"Drop the unfinished messages of {group} of {short_name(described.name)}"
         if not goes_on(question, yes=yes, dry_run=dry_run):
             return
         purged = client.purge_share_group(group, described, partition=only)
@@ -422,7 +424,7 @@ def delete(
     """
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
-        question = f"Delete {group} of {found.topic}, {lag_of(found):,} messages behind"
+        question = f"Delete {group} of {short_name(found.topic)}, {lag_of(found):,} messages behind"
         if not goes_on(question, yes=yes, dry_run=dry_run):
             return
         client.delete_share_group(group, topic)

@@ -144,7 +144,7 @@ def redrive(
             found = sum(batch.num_rows for batch in letters)
             count = f"at most {min(found, max_messages or found):,}"
         which = "" if predicate is None else f", those with {predicate}"
-        question = f"Send back {count} dead letters of {dlq_topic}{which}"
+        question = f"Send back {count} dead letters of {short_name(dlq_topic)}{which}"
         if not goes_on(question, yes=yes, dry_run=dry_run):
             return
         done = client.redrive(

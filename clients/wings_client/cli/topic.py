@@ -313,7 +313,7 @@ def delete(
     with connected(endpoint, name) as client:
         topic = client.topic(name)
         rows = 0 if yes and not dry_run else messages_in(client.partitions(topic))
-        question = f"Delete {topic.name} with {rows:,} messages"
+        question = f"Delete {short_name(topic.name)} with {rows:,} messages"
         if not goes_on(question, yes=yes, dry_run=dry_run):
             return
         client.delete_topic(topic)

@@ -122,14 +122,14 @@ def retry(source: SourceOption, files: FilesArgument = None) -> None:
 def history(
     source: SourceOption,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many of the last.")] = 1_000,
+    last: Annotated[int, typer.Option(metavar="N", min=1, help="The last N entries.")] = 1_000,
 ) -> None:
     """List what batches did with files, the oldest first: rows, bytes, times and outcome.
 
     Of all pipelines of the source, where it has a topic for its history; else of the last batches
     of this one.
     """
-    for entry in calls.history(SourceSettings.load(source), limit):
+    for entry in calls.history(SourceSettings.load(source), last):
         _write(entry)
 
 

@@ -63,7 +63,7 @@ def test_files_are_listed_given_up_and_tried_again(
     _, (dead,), _ = call("dlq")
     assert (dead["shard"], dead["state"]) == (str(bad), "dead")
     assert ":1" in dead["error"]
-    _, done, _ = call("history", "--limit", "1")
+    _, done, _ = call("history", "--last", "1")
     assert [(each["shard"], each["outcome"]) for each in done] == [(str(bad), "dead")]
     _, done, _ = call("history")
     assert [(each["rows"], each["outcome"]) for each in done] == [(3, "finished"), (0, "dead")]
