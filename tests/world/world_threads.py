@@ -344,6 +344,7 @@ class Thread:
     """A thread as `threading` has them, by the part that the product uses."""
 
     _numbers = itertools.count(1)
+    """Its hash too: executors keep threads in sets, whose order must not be that of addresses."""
 
     def __init__(
         self,
@@ -356,10 +357,14 @@ class Thread:
         daemon: bool | None = None,
     ) -> None:
         assert group is None
-        self.name = name or f"Thread-{next(self._numbers)}"
+        self._number = next(self._numbers)
+        self.name = name or f"Thread-{self._number}"
         self.daemon = bool(daemon)
         self._run = lambda: target(*args, **(kwargs or {}))
         self._running = Lock()
+
+    def __hash__(self) -> int:
+        return self._number
 
     def start(self) -> None:
         """Begin it."""
@@ -472,6 +477,22 @@ _simulated: dict[str, ModuleType] = {
 """What the product's modules import, by name."""
 
 
+def _number(base: Any) -> None:
+    """Have futures numbered, by which they are hashed and locked in order; else by address."""
+    numbers = itertools.count()
+    initialize = base.Future.__init__
+
+    def number(future: Any) -> None:
+        initialize(future)
+        future.number = next(numbers)
+
+    def number_of(future: Any) -> int:
+        return future.number
+
+    base.Future.__init__, base.Future.__hash__ = number, number_of
+    base.id = hash
+
+
 def install() -> None:
     """Have the product imported with simulated modules; once, before its first import."""
     assert not any(name.partition(".")[0] in PACKAGES for name in sys.modules)
@@ -488,6 +509,7 @@ def install() -> None:
         both.__dict__.update(
             {each: getattr(part, each) for each in dir(part) if each in futures.__all__}
         )
+    _number(both._base)
     drawn = ("random", "uniform", "randrange", "choice", "sample", "shuffle")
     _simulated["random"] = _like(
         random,
