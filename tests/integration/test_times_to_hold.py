@@ -60,7 +60,9 @@ def _polled_from_another_node(nodes: Nodes, seconds: float) -> None:
 def test_a_push_on_one_node_wakes_a_poll_on_another_before_it_looks(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "LOOK_SECONDS", 3_600.0)
+    def look_at_nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(listener.Listener, "_look", look_at_nothing)
     with ExitStack() as stack:
         nodes = Nodes(postgres.new_database(), tmp_path / "objects", stack)
         _polled_from_another_node(nodes, SECONDS)

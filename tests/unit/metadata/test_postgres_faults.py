@@ -21,7 +21,13 @@ from fix_postgres import PASSWORD, PostgresServer, empty_schema, new_schema
 from postgres_proxy import CommitProxy, Cut, through
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
-from wings_core.metadata.postgres import PostgresMetadata, connections, database, listener
+from wings_core.metadata.postgres import (
+    PostgresBounds,
+    PostgresMetadata,
+    connections,
+    database,
+    listener,
+)
 from wings_core.metadata.postgres.listener import encode_notification
 from wings_core.metadata.store.database import Notification
 from wings_core.metadata.waiting import Wake
@@ -113,10 +119,10 @@ def test_a_commit_that_comes_after_its_outcome_was_asked_for_has_no_effect(
 
 
 def test_an_outcome_that_cannot_be_found_out_is_told_as_such(
-    schema: str, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
+    schema: str, proxy: CommitProxy
 ) -> None:
-    monkeypatch.setattr(database, "OUTCOME_SECONDS_MAX", 0.0)
-    with PostgresMetadata(through(proxy), schema=schema) as metadata:
+    bounds = PostgresBounds(outcome=0.0)
+    with PostgresMetadata(through(proxy), schema=schema, bounds=bounds) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA)
         proxy.close()  # To connections that come; those that are there go on.
         proxy.arm("after")
@@ -125,17 +131,14 @@ def test_an_outcome_that_cannot_be_found_out_is_told_as_such(
     assert caught.value.facts["in_doubt"] is True
 
 
-@pytest.fixture
-def looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listener soon looks for commits that it was not told of."""
-    monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
+LOOKS_SOON = PostgresBounds(listener_look=0.1)
+"""A listener soon looks for commits that it was not told of."""
 
 
-@pytest.mark.usefixtures("looks_soon")
 def test_waiters_are_told_of_a_commit_whose_outcome_was_not_found_out(
     schema: str, proxy: CommitProxy, calls: Calls
 ) -> None:
-    with PostgresMetadata(through(proxy), schema=schema) as metadata:
+    with PostgresMetadata(through(proxy), schema=schema, bounds=LOOKS_SOON) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA)
         metadata.registry.commit([batch_of(topic, {})])
         wake = Wake()
@@ -152,17 +155,11 @@ def tell_nobody(*_: object) -> None:
     """Stand for waiters, of which there are none."""
 
 
-def dont(*_: object) -> bool:
-    """Stand for what a node that was killed did not come to."""
-    return False
-
-
-@pytest.mark.usefixtures("looks_soon")
 def test_what_a_node_committed_that_told_nothing_of_it_wakes_the_others(
-    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, calls: Calls
+    postgres: PostgresServer, schema: str, calls: Calls
 ) -> None:
-    monkeypatch.setattr(listener.Outbox, "add", dont)
-    with PostgresMetadata(postgres.url, schema=schema) as here:
+    calls.change(listener, "encode_notification", lambda *_: [])
+    with PostgresMetadata(postgres.url, schema=schema, bounds=LOOKS_SOON) as here:
         topic = here.admin.create_topic(NAME, SCHEMA)
         wake = Wake()
         with PostgresMetadata(postgres.url, schema=schema) as there:
@@ -181,12 +178,10 @@ def test_what_a_node_committed_that_told_nothing_of_it_wakes_the_others(
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_a_first_start_whose_first_answer_is_lost_goes_on(
-    proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch, cut: Cut
-) -> None:
-    monkeypatch.setattr(database, "OUTCOME_SECONDS_MAX", LONG)
+def test_a_first_start_whose_first_answer_is_lost_goes_on(proxy: CommitProxy, cut: Cut) -> None:
     proxy.arm(cut)
-    with PostgresMetadata(through(proxy), schema=new_schema()) as metadata:
+    bounds = PostgresBounds(outcome=LONG)
+    with PostgresMetadata(through(proxy), schema=new_schema(), bounds=bounds) as metadata:
         assert proxy.cuts == 1
         assert metadata.admin.get_namespace(NAME.namespace)
 
@@ -284,17 +279,14 @@ def test_a_server_that_is_not_there_is_unavailable_and_used_again_when_it_is(
     assert PASSWORD not in caplog.text
 
 
-def test_a_server_that_hangs_is_given_up_in_time(
-    earnest_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_hangs_is_given_up_in_time(earnest_postgres: PostgresServer) -> None:
     server = earnest_postgres
-    url = f"{server.new_database()}?connect_timeout=5"
-    with PostgresMetadata(url, retry_seconds=0.1) as metadata:
+    url = f"{server.new_database()}?connect_timeout=3"
+    bounds = PostgresBounds(use=1.0, watchdog_look=0.1)
+    with PostgresMetadata(url, retry_seconds=0.1, bounds=bounds) as metadata:
         topic = metadata.admin.create_topic(NAME, SCHEMA)
-        monkeypatch.setattr(connections, "USE_SECONDS_MAX", 0.3)
         with server.paused(), pytest.raises(Unavailable):
             metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
-        monkeypatch.undo()
         assert metadata.admin.get_topic(NAME) == topic
 
 
@@ -302,14 +294,13 @@ def test_what_other_nodes_commit_while_this_one_cannot_hear_wakes_it_once_it_can
     postgres: PostgresServer,
     schema: str,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.WARNING)
     # Until it looks, a listener has said nothing but LISTEN.
-    monkeypatch.setattr(listener, "LOOK_SECONDS", 1e6)
+    bounds = PostgresBounds(listener_look=1e6)
     with (
-        PostgresMetadata(postgres.url, schema=schema) as here,
-        PostgresMetadata(postgres.url, schema=schema) as there,
+        PostgresMetadata(postgres.url, schema=schema, bounds=bounds) as here,
+        PostgresMetadata(postgres.url, schema=schema, bounds=bounds) as there,
     ):
         topic = here.admin.create_topic(NAME, SCHEMA)
         position = Position(topic.uuid, UNPARTITIONED, 0)
@@ -398,7 +389,7 @@ def test_commits_and_deletions_on_another_node_wake_waits_here(
 _PAUSED = """
 import os, signal, sys
 from fix_metadata import A, batch_of
-from wings_core.metadata.postgres import PostgresMetadata, connections
+from wings_core.metadata.postgres import PostgresBounds, PostgresMetadata
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.names import DEFAULT_NAMESPACE
 
@@ -410,10 +401,10 @@ def paused(connection, statement):
         os.kill(os.getpid(), signal.SIGSTOP)
     command(connection, statement)
 
-connections.IDLE_IN_TRANSACTION_SECONDS_MAX = 1
+bounds = PostgresBounds(idle_in_transaction=1)
 # The first commit of a process to a topic is within a transaction: it is paused with all locks.
 for _ in range(2):
-    with PostgresMetadata(sys.argv[1], schema=sys.argv[2]) as metadata:
+    with PostgresMetadata(sys.argv[1], schema=sys.argv[2], bounds=bounds) as metadata:
         topic = metadata.admin.get_topic(DEFAULT_NAMESPACE.topic("orders"))
         Connection.command = paused
         metadata.registry.commit([batch_of(topic, {A: 1})])
@@ -421,17 +412,17 @@ for _ in range(2):
 
 
 def test_a_node_that_is_paused_in_a_commit_keeps_its_locks_for_so_long_and_commits_again(
-    postgres: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, schema: str
 ) -> None:
     def wait_until_it_is_paused() -> None:
         seen = os.waitid(os.P_PID, node.pid, os.WSTOPPED | os.WEXITED)
         assert seen is not None
         assert seen.si_code == os.CLD_STOPPED
 
-    monkeypatch.setattr(connections, "LOCK_SECONDS_MAX", 8)
     with ExitStack() as stack:
+        bounds = PostgresBounds(lock=8)
         lasting = stack.enter_context(
-            PostgresMetadata(postgres.url, schema=schema, retry_seconds=0)
+            PostgresMetadata(postgres.url, schema=schema, retry_seconds=0, bounds=bounds)
         )
         topic = lasting.admin.create_topic(NAME, SCHEMA, "key")
         node = stack.enter_context(
@@ -445,9 +436,8 @@ def test_a_node_that_is_paused_in_a_commit_keeps_its_locks_for_so_long_and_commi
         lasting.registry.commit([batch_of(topic, {A: 2})])  # The server ends the other in time.
         node.send_signal(signal.SIGCONT)
         wait_until_it_is_paused()
-        monkeypatch.setattr(connections, "LOCK_SECONDS_MAX", 1)
-        monkeypatch.setattr(connections, "IDLE_IN_TRANSACTION_SECONDS_MAX", 0.5)
-        hasty = stack.enter_context(PostgresMetadata(postgres.url, schema=schema))
+        bounds = PostgresBounds(lock=1, idle_in_transaction=0.5)
+        hasty = stack.enter_context(PostgresMetadata(postgres.url, schema=schema, bounds=bounds))
         hasty.registry.commit([batch_of(topic, {A: 2})])  # Who waits for its lock ends it.
         node.send_signal(signal.SIGCONT)
         assert node.wait(LONG) == 0

@@ -13,7 +13,7 @@ from fix_postgres import PostgresServer, new_schema
 from tables import each
 
 from wings_core.errors import Internal
-from wings_core.metadata.postgres import PostgresMetadata, connections, locate, schema
+from wings_core.metadata.postgres import PostgresBounds, PostgresMetadata, locate, schema
 from wings_core.metadata.postgres.commit_function import TYPES
 from wings_core.metadata.postgres.connections import Loan, PostgresConnections
 from wings_core.metadata.postgres.listener import (
@@ -96,15 +96,14 @@ def test_a_schema_of_the_last_release_becomes_this_one(postgres: PostgresServer)
 
 
 def test_a_migration_may_take_longer_than_other_calls(
-    postgres: PostgresServer, release: Release, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, release: Release
 ) -> None:
     name = new_schema()
     PostgresMetadata(postgres.url, schema=name, retry_seconds=0).close()
-    slow = ("SELECT pg_sleep(4.5)",)
+    slow = ("SELECT pg_sleep(3.5)",)
     release(Versions(SCHEMA_NOW, NEWEST, (slow,)))
-    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", 3)
-    monkeypatch.setattr(connections, "USE_SECONDS_MAX", 3.0)
-    PostgresMetadata(postgres.url, schema=name, retry_seconds=0).close()
+    bounds = PostgresBounds(statement=2, use=2.0, watchdog_look=0.1)
+    PostgresMetadata(postgres.url, schema=name, retry_seconds=0, bounds=bounds).close()
     assert run(postgres, f"SELECT max(version) FROM {name}.migrations") == [(NEWEST + 1,)]
 
 

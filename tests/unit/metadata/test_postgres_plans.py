@@ -15,7 +15,7 @@ from fix_postgres import PostgresServer
 from psycopg import sql
 
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.postgres import PostgresMetadata, connections
+from wings_core.metadata.postgres import PostgresBounds, PostgresMetadata
 from wings_core.metadata.postgres.store import SCHEMA
 from wings_core.metadata.waiting import Wake
 from wings_core.model import FlushId, Position, ShardClaim, ShardProgress, ShardState
@@ -29,7 +29,7 @@ counts_of_many = pytest.mark.parametrize(
     "count", [5_000, pytest.param(10_000, marks=pytest.mark.soak)]
 )
 
-STATEMENT_SECONDS_MAX = 8
+BOUNDS = PostgresBounds(statement=8)
 """Many times what a statement of so many takes, and less than the square of their number does."""
 
 TABLES = ("leases", "publishes", "producer_results", "flushes", "folios")
@@ -101,13 +101,12 @@ def test_a_purge_deletes_no_more_rows_than_it_may(metadata: MetadataUnderTest, u
 
 @counts_of_many
 def test_many_partitions_are_written_and_read_by_plans_that_were_made_for_few(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, count: int
+    postgres: PostgresServer, count: int
 ) -> None:
-    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", STATEMENT_SECONDS_MAX)
     url = postgres.new_database()
     many = {Partition(f'"{number:05}"'): 1 for number in range(count)}
     few = dict.fromkeys(list(many)[:1], 1)
-    metadata = MetadataUnderTest(lambda clock: PostgresMetadata(url, clock=clock))
+    metadata = MetadataUnderTest(lambda clock: PostgresMetadata(url, clock=clock, bounds=BOUNDS))
     with contextlib.closing(metadata.opened):
         topic, other = metadata.create_topic("key"), metadata.create_topic("key")
         registry = metadata.registry
@@ -138,12 +137,11 @@ def test_many_partitions_are_written_and_read_by_plans_that_were_made_for_few(
 
 @counts_of_many
 def test_many_producers_and_shards_are_written_by_plans_that_were_made_for_few(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, count: int
+    postgres: PostgresServer, count: int
 ) -> None:
-    monkeypatch.setattr(connections, "STATEMENT_SECONDS_MAX", STATEMENT_SECONDS_MAX)
     url = postgres.new_database()
     many = [f"{number:05}" for number in range(count)]
-    metadata = MetadataUnderTest(lambda clock: PostgresMetadata(url, clock=clock))
+    metadata = MetadataUnderTest(lambda clock: PostgresMetadata(url, clock=clock, bounds=BOUNDS))
     with contextlib.closing(metadata.opened):
         topic = metadata.create_topic()
         registry, shards, stages = metadata.registry, metadata.shards, metadata.stages

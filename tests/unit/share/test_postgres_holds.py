@@ -17,12 +17,10 @@ from postgres_proxy import CommitProxy, Cut, through
 from pydantic import SecretStr
 
 from wings_core.errors import Internal, InvalidArgument, Unavailable
-from wings_core.metadata.postgres import connections
 from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica import postgres_lease, postgres_store
-from wings_core.share.replica import replica as replica_module
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import LeaseEntry, PartOutcome
@@ -82,24 +80,14 @@ def test_a_tombstone_whose_answer_is_lost_is_read_again_and_holds_stay(
         assert start_of(replica) == (2 if cut == "before" else 10)
 
 
-@pytest.fixture
-def short_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases of seconds are renewed."""
-    monkeypatch.setattr(postgres_lease, "MARGIN_SECONDS", 0.5)
-
-
-@pytest.fixture
-def tries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica without its store tries to open it at each call."""
-    monkeypatch.setattr(replica_module, "TRY_SECONDS", 0.0)
-
-
 def test_a_write_that_arrives_late_is_over_when_all_is_read_again(
-    postgres_holds: PostgresHolds, proxy: CommitProxy, monkeypatch: pytest.MonkeyPatch
+    postgres_holds: PostgresHolds, proxy: CommitProxy
 ) -> None:
-    with closing(Replica(lambda: postgres_holds.open(url=through(proxy)), HandClock())) as replica:
+    def open_store() -> PostgresHoldStore:
+        return postgres_holds.open(url=through(proxy), call_seconds=1.5)
+
+    with closing(Replica(open_store, HandClock())) as replica:
         hold(replica, 0, 9)
-        monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 1.0)
         proxy.arm("delayed")
         with pytest.raises(Unavailable):
             finish(replica, 0, 3)
@@ -128,11 +116,9 @@ def test_what_takes_longer_than_a_call_may_is_done_in_several_and_the_lease_is_r
 ) -> None:
     finish_every_other(postgres_holds, ranges)
     # A machine may stall for seconds: neither a call nor the lease is over by that.
-    monkeypatch.setattr(postgres_lease, "CALL_SECONDS_MAX", 4.0)
-    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(postgres_store, "CHUNK_ROWS", 2)
-    monkeypatch.setattr(postgres_lease, "RENEWALS", 60)
-    with closing(postgres_holds.open(lease_seconds=30)) as store:
+    call_seconds = 4.0
+    with closing(postgres_holds.open(lease_seconds=15, call_seconds=call_seconds)) as store:
         (loaded,) = store.load()
         begun = postgres_holds.lease_ends()
         started = time.monotonic()
@@ -141,7 +127,7 @@ def test_what_takes_longer_than_a_call_may_is_done_in_several_and_the_lease_is_r
                 (loaded,) = store.load()
             else:
                 store.forget(KEY.group_uuid)
-        assert time.monotonic() - started > postgres_lease.CALL_SECONDS_MAX
+        assert time.monotonic() - started > call_seconds
         assert postgres_holds.lease_ends() != begun
         store.check()
         assert loaded.finished == [(first, first, 0) for first in range(1, 2 * ranges, 2)]
@@ -171,12 +157,11 @@ def test_another_process_waits_for_the_lease_and_is_refused_while_it_lasts(
     postgres_holds.open().close()
 
 
-@pytest.mark.usefixtures("short_margin")
 def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
-    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+    postgres_holds: PostgresHolds,
 ) -> None:
-    monkeypatch.setattr(postgres_lease, "RENEWALS", 20)
-    owner = postgres_holds.open(lease_seconds=6.0)  # It outlasts a stall of the machine.
+    # It outlasts a stall of the machine.
+    owner = postgres_holds.open(lease_seconds=5.0, margin_seconds=0.5)
     begun = postgres_holds.lease_ends()
     deadline = Deadline.after(30)
     while postgres_holds.lease_ends() == begun:
@@ -189,7 +174,6 @@ def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
         other.check()
 
 
-@pytest.mark.usefixtures("short_margin")
 def test_a_renewal_that_fails_in_any_way_is_tried_again(
     postgres_holds: PostgresHolds, calls: Calls
 ) -> None:
@@ -199,7 +183,7 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again(
         failed.set()
         raise OSError(errno.EMFILE, "Too many open files")
 
-    with closing(postgres_holds.open(lease_seconds=2.0)):
+    with closing(postgres_holds.open(lease_seconds=2.0, margin_seconds=0.5)):
         calls.before(postgres_lease.Session, "transaction", fail, times=1)
         assert failed.wait(30)
         begun = postgres_holds.lease_ends()
@@ -208,13 +192,12 @@ def test_a_renewal_that_fails_in_any_way_is_tried_again(
             assert not deadline.passed, "the lease is not renewed any more"
 
 
-@pytest.mark.usefixtures("tries_at_once")
 def test_a_standby_takes_over_what_another_process_gives_up(
     postgres_holds: PostgresHolds,
 ) -> None:
     clock = HandClock()
-    first = Replica(postgres_holds.open, clock)
-    other = Replica(postgres_holds.open, clock)
+    first = Replica(postgres_holds.open, clock, try_seconds=0.0)
+    other = Replica(postgres_holds.open, clock, try_seconds=0.0)
     with closing(first), closing(other):
         hold(first, 0, 9)
         finish(first, 0, 3)
@@ -226,15 +209,14 @@ def test_a_standby_takes_over_what_another_process_gives_up(
             start_of(first)
 
 
-@pytest.mark.usefixtures("tries_at_once")
 def test_whoever_lost_the_lease_writes_and_answers_nothing_until_it_has_it_again(
     postgres_holds: PostgresHolds,
 ) -> None:
     clock = HandClock()
-    with closing(Replica(postgres_holds.open, clock)) as first:
+    with closing(Replica(postgres_holds.open, clock, try_seconds=0.0)) as first:
         hold(first, 0, 9)
         postgres_holds.end_lease()
-        with closing(Replica(postgres_holds.open, clock)) as other:
+        with closing(Replica(postgres_holds.open, clock, try_seconds=0.0)) as other:
             assert start_of(other) == 0
             # Until it writes, or renews, it does not know; its write is refused.
             with pytest.raises(Unavailable, match="taken over"):
@@ -249,11 +231,9 @@ def test_whoever_lost_the_lease_writes_and_answers_nothing_until_it_has_it_again
         assert start_of(first) == 0
 
 
-@pytest.mark.usefixtures("tries_at_once")
 def test_nobody_waits_for_long_while_a_standby_takes_over(
-    postgres_holds: PostgresHolds, monkeypatch: pytest.MonkeyPatch
+    postgres_holds: PostgresHolds,
 ) -> None:
-    monkeypatch.setattr(replica_module, "LOCK_WAIT_SECONDS", 0.01)
     begun, go_on = threading.Event(), threading.Event()
     answers = iter([False, True])
 
@@ -264,7 +244,8 @@ def test_nobody_waits_for_long_while_a_standby_takes_over(
         assert go_on.wait(30)
         return postgres_holds.open()
 
-    with closing(Replica(open_slowly, HandClock())) as taking, ThreadPoolExecutor(1) as one:
+    replica = Replica(open_slowly, HandClock(), lock_wait_seconds=0.01, try_seconds=0.0)
+    with closing(replica) as taking, ThreadPoolExecutor(1) as one:
         with pytest.raises(Unavailable, match="another process"):
             taking.open()
         first = one.submit(start_of, taking)

@@ -16,7 +16,7 @@ from wings_core.errors import GroupNotFound, Internal, Unavailable
 from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.replica import postgres_store, replica
+from wings_core.share.replica import postgres_store
 from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
@@ -351,11 +351,10 @@ def stale_store(tmp_path: Path) -> StaleStore:
 
 
 def test_calls_are_refused_while_a_replica_reads_its_store_again(
-    stale_store: StaleStore, monkeypatch: pytest.MonkeyPatch
+    stale_store: StaleStore,
 ) -> None:
-    monkeypatch.setattr(replica, "LOCK_WAIT_SECONDS", 0.01)
     with (
-        closing(Replica(lambda: stale_store, HandClock())) as under_test,
+        closing(Replica(lambda: stale_store, HandClock(), lock_wait_seconds=0.01)) as under_test,
         ThreadPoolExecutor(1) as other,
     ):
         stale_store.stale = True

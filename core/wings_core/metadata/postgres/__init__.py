@@ -1,5 +1,6 @@
 """Metadata in PostgreSQL, for nodes on several machines; needs the extra `postgres`."""
 
+from wings_core.metadata.postgres.connections import PostgresBounds
 from wings_core.metadata.postgres.store import PostgresMetadata
 
-__all__ = ["PostgresMetadata"]
+__all__ = ["PostgresBounds", "PostgresMetadata"]

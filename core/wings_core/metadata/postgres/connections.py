@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, LiteralString, Self
 
 import psycopg
@@ -218,16 +219,18 @@ class ExchangeCursor(psycopg.Cursor[TupleRow]):
             connection.running.sync()
 
 
-LOOK_SECONDS = 0.5
-"""How often it looks; a call may last this much longer than its bound."""
-
 _logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Breaks connections whose use takes too long; one thread."""
+    """Breaks connections whose use takes too long; one thread.
 
-    def __init__(self) -> None:
+    Args:
+        look_seconds: How often it looks; a call may last this much longer than its bound.
+    """
+
+    def __init__(self, look_seconds: float) -> None:
+        self._look_seconds = look_seconds
         self.lock = threading.Lock()
         """Guards the attributes below."""
         self.until: dict[psycopg.Connection, float] = {}
@@ -256,7 +259,7 @@ class Watchdog:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.wait(LOOK_SECONDS):
+        while not self._closing.wait(self._look_seconds):
             now = time.monotonic()
             with self.lock:
                 late = [each for each, until in self.until.items() if until < now]
@@ -289,20 +292,37 @@ CONNECTION_WAIT_SECONDS_MAX = 30.0
 CONNECT_SECONDS_MAX = 5
 """How long opening a connection may take, for each of the server's addresses."""
 
-LOCK_SECONDS_MAX = 10
-"""How long a statement waits for a lock."""
-
-STATEMENT_SECONDS_MAX = 60
-"""How long a statement runs."""
-
-IDLE_IN_TRANSACTION_SECONDS_MAX = 10
-"""How long a transaction may keep locks between two statements: its node is paused or gone."""
-
-USE_SECONDS_MAX = 120.0
-"""How long a transaction may take in all before its connection is broken off."""
-
 SILENCE_SECONDS_MAX = 10
 """How long a connection may go without an acknowledgement before it counts as broken, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresBounds:
+    """How long each thing at the server may take, in seconds."""
+
+    lock: float = 10
+    """A statement's wait for a lock."""
+
+    statement: float = 60
+    """A statement."""
+
+    idle_in_transaction: float = 10
+    """Two statements of a transaction, which keeps locks: its node is paused or gone."""
+
+    use: float = 120.0
+    """A transaction in all, before its connection is broken off."""
+
+    outcome: float = 120.0
+    """Asking for the outcome of a transaction before it is reported as in doubt."""
+
+    watchdog_look: float = 0.5
+    """How often the watchdog looks for connections that are over their time."""
+
+    listener_look: float = 4.0
+    """How often the listener looks whether it was told of everything."""
+
+
+BOUNDS = PostgresBounds()
 
 ENCODING = "UTF8"
 """In which text goes to the server, and is kept there: in all others some names get lost."""
@@ -396,7 +416,7 @@ class Loan:
 
     Args:
         connections: Lend it.
-        seconds: How long before it is broken off; None: `USE_SECONDS_MAX`.
+        seconds: How long before it is broken off; None: the bound of `use`.
 
     Raises:
         Unavailable: None came free in time, or closed.
@@ -408,7 +428,7 @@ class Loan:
 
     def __init__(self, connections: "PostgresConnections", seconds: float | None = None) -> None:
         self._connections = connections
-        self._seconds = USE_SECONDS_MAX if seconds is None else seconds
+        self._seconds = connections.bounds.use if seconds is None else seconds
 
     def __enter__(self) -> Connection:
         """Return the connection; blocks until one is free, or is opened."""
@@ -448,12 +468,20 @@ class PostgresConnections:
         url: `postgresql://…`, or any connection string of libpq.
         schema: The schema that holds the tables.
         read_only: Transactions cannot write.
+        bounds: How long each thing may take.
 
     Raises:
         InvalidArgument: The URL cannot be read; the message does not repeat it.
     """
 
-    def __init__(self, url: str, schema: str, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        schema: str,
+        *,
+        read_only: bool = False,
+        bounds: PostgresBounds = BOUNDS,
+    ) -> None:
         try:
             self._parameters = {
                 **CONNECTION_DEFAULTS,
@@ -468,7 +496,8 @@ class PostgresConnections:
             ) from None
         self.schema = schema
         self.read_only = read_only
-        self.watchdog = Watchdog()
+        self.bounds = bounds
+        self.watchdog = Watchdog(bounds.watchdog_look)
         self.slots = FairPool(
             "a connection to metadata",
             [_Slot() for _ in range(CONNECTIONS_MAX)],
@@ -498,9 +527,9 @@ class PostgresConnections:
                 found = connection.execute(
                     _SESSION,
                     (
-                        f"{LOCK_SECONDS_MAX}s",
-                        f"{STATEMENT_SECONDS_MAX}s",
-                        f"{IDLE_IN_TRANSACTION_SECONDS_MAX}s",
+                        f"{self.bounds.lock}s",
+                        f"{self.bounds.statement}s",
+                        f"{self.bounds.idle_in_transaction}s",
                         f"{SILENCE_SECONDS_MAX // 2}s",
                         f"{SILENCE_SECONDS_MAX // 2}",
                         f"{SILENCE_SECONDS_MAX}s",
@@ -516,7 +545,7 @@ class PostgresConnections:
                     )
                 connection.execute(_SYNCHRONOUS)
                 if connection.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
-                    connection.execute(_TRANSACTION, (f"{round(USE_SECONDS_MAX)}s",))
+                    connection.execute(_TRANSACTION, (f"{round(self.bounds.use)}s",))
         except BaseException:
             discard(connection)
             raise

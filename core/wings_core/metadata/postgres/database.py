@@ -22,7 +22,6 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from wings_core.errors import Internal, Unavailable, WingsError
-from wings_core.metadata.postgres import connections
 from wings_core.metadata.postgres.connections import Connection, Loan, PostgresConnections
 from wings_core.metadata.postgres.faults import discard, passing, translated
 from wings_core.metadata.store.database import Notification, RunAgain, no_notification
@@ -34,9 +33,6 @@ pages of the usual size: a value, a topic, and for offsets the longest name of a
 
 RETRY_SECONDS_MAX = 20.0
 """How long a call is retried before it is refused with `Unavailable`."""
-
-OUTCOME_SECONDS_MAX = 120.0
-"""How long the outcome of a transaction is asked for before it is reported as in doubt."""
 
 PAUSE_SECONDS_MIN = 0.02
 PAUSE_SECONDS_MAX = 1.0
@@ -130,7 +126,7 @@ class PostgresDatabase:
             notification: Makes the notification of all nodes from the result of `work`.
             committed: Called with the result once it is durable.
             keeps_cache: Ignored here, where other nodes commit too.
-            seconds: How long it may take in all; None: `connections.USE_SECONDS_MAX`.
+            seconds: How long it may take in all; None: the bound of `use`.
         """
         del keeps_cache
         attempt = self._run(lambda: _Attempt(self.new_id(), self.node, work, notification), seconds)
@@ -207,7 +203,7 @@ class PostgresDatabase:
         try:
             with Loan(self._connections) as connection:
                 ended = connection.execute(
-                    _END_SILENT, (connections.IDLE_IN_TRANSACTION_SECONDS_MAX,)
+                    _END_SILENT, (self._connections.bounds.idle_in_transaction,)
                 ).fetchall()
         except (psycopg.Error, Unavailable) as failure:
             _logger.warning("no transaction of a silent node could be ended: %s", failure)
@@ -259,7 +255,7 @@ class PostgresDatabase:
             return bool(row[0])
 
         reason: WingsError | None = None
-        for _ in self._tries(OUTCOME_SECONDS_MAX):
+        for _ in self._tries(self._connections.bounds.outcome):
             try:
                 with Loan(self._connections) as connection:
                     return ask(connection)

@@ -28,9 +28,6 @@ from wings_core.metadata.postgres.faults import discard, translated
 from wings_core.metadata.store.database import Notification
 from wings_core.partitions import Partition
 
-LOOK_SECONDS = 4.0
-"""How often the listener looks whether it was told of everything."""
-
 LOOK_BACK_SECONDS = 10
 """How far back it looks: longer than between looks, as a commit may be slow."""
 
@@ -145,7 +142,8 @@ class Listener:
 
     def _talk(self, connection: Connection) -> None:
         """Send, hear and look until the connection breaks or the listener closes."""
-        look_at = time.monotonic() + LOOK_SECONDS
+        look_seconds = self._connections.bounds.listener_look
+        look_at = time.monotonic() + look_seconds
         send_at = 0.0
         # Not `select`, which knows no descriptors beyond 1023.
         with selectors.DefaultSelector() as selector:
@@ -168,7 +166,7 @@ class Listener:
                     send_at = now + SEND_SECONDS
                 if now >= look_at:
                     self._look(connection)
-                    look_at = now + LOOK_SECONDS
+                    look_at = now + look_seconds
         if not self.outbox.is_empty:
             self._send(connection)
 

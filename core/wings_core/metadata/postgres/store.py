@@ -16,7 +16,12 @@ from uuid import UUID
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.postgres import locate
 from wings_core.metadata.postgres.commit import PostgresCommits
-from wings_core.metadata.postgres.connections import Connection, PostgresConnections
+from wings_core.metadata.postgres.connections import (
+    BOUNDS,
+    Connection,
+    PostgresBounds,
+    PostgresConnections,
+)
 from wings_core.metadata.postgres.database import RETRY_SECONDS_MAX, PostgresDatabase
 from wings_core.metadata.postgres.export import exporting
 from wings_core.metadata.postgres.listener import Listener
@@ -48,6 +53,7 @@ class PostgresMetadata(DatabaseMetadata):
         clock: Microseconds since the epoch, for all. None: the server's; see `PostgresDatabase`.
         read_only: Write nothing, and do not listen: nothing wakes waiters.
         retry_seconds: How long a call is tried again while the server cannot be reached.
+        bounds: How long each thing at the server may take.
 
     Raises:
         InvalidArgument: The URL cannot be read, or the database is not in UTF-8.
@@ -64,6 +70,7 @@ class PostgresMetadata(DatabaseMetadata):
         clock: Callable[[], int] | None = None,
         read_only: bool = False,
         retry_seconds: float = RETRY_SECONDS_MAX,
+        bounds: PostgresBounds = BOUNDS,
     ) -> None:
         waiters = Waiters()
         self._listener: Listener | None = None
@@ -74,7 +81,7 @@ class PostgresMetadata(DatabaseMetadata):
             if listener is not None and listener.outbox.add(notification, transaction):
                 listener.wake()
 
-        self._connections = PostgresConnections(url, schema, read_only=read_only)
+        self._connections = PostgresConnections(url, schema, read_only=read_only, bounds=bounds)
         self._database = PostgresDatabase(self._connections, notify, retry_seconds, clock)
         try:
             if read_only:

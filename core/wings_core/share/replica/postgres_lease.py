@@ -44,10 +44,18 @@ class Session:
 
     Transactions and `close` of several threads run one after the other: a connection in use is
     never closed.
+
+    Args:
+        connections: Opens it.
+        call_seconds: How long the server may take for one transaction before the connection is
+            broken off.
     """
 
-    def __init__(self, connections: PostgresConnections) -> None:
+    def __init__(
+        self, connections: PostgresConnections, call_seconds: float = CALL_SECONDS_MAX
+    ) -> None:
         self._connections = connections
+        self._call_seconds = call_seconds
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -67,7 +75,7 @@ class Session:
                 self._connection = self._connections.open()
             try:
                 with (
-                    self._connections.watchdog.guarding(self._connection, CALL_SECONDS_MAX),
+                    self._connections.watchdog.guarding(self._connection, self._call_seconds),
                     self._connection.transaction(),
                 ):
                     yield self._connection
@@ -93,20 +101,29 @@ class PostgresLease:
         connections: To the database; closed by the caller.
         seconds: How long it is.
         address: Where others reach this process; None: nowhere.
+        margin_seconds: How much earlier it is over here than at the server.
+        call_seconds: How long the server may take for one transaction.
 
     Attributes:
         is_lost: Whether another process has taken over.
     """
 
     def __init__(
-        self, connections: PostgresConnections, seconds: float, address: str | None = None
+        self,
+        connections: PostgresConnections,
+        seconds: float,
+        address: str | None = None,
+        *,
+        margin_seconds: float = MARGIN_SECONDS,
+        call_seconds: float = CALL_SECONDS_MAX,
     ) -> None:
-        assert seconds > MARGIN_SECONDS
+        assert seconds > margin_seconds
+        self._margin_seconds = margin_seconds
         self._address = address
         self.is_lost = False
         self._schema = connections.schema
         self._seconds = seconds
-        self._session = Session(connections)
+        self._session = Session(connections, call_seconds)
         self._token = uuid4()
         self._valid_until = 0.0
         self._stopped = threading.Event()
@@ -190,11 +207,11 @@ class PostgresLease:
                 {"token": self._token, "seconds": self._seconds, "address": self._address},
             ).fetchone()
         if row is not None:
-            self._valid_until = sent + self._seconds - MARGIN_SECONDS
+            self._valid_until = sent + self._seconds - self._margin_seconds
         return row is not None
 
     def _renew(self) -> None:
-        seconds = (self._seconds - MARGIN_SECONDS) / RENEWALS
+        seconds = (self._seconds - self._margin_seconds) / RENEWALS
         while not self.is_lost and not self._stopped.wait(seconds):
             try:
                 self.is_lost = not self._try("token = %(token)s")

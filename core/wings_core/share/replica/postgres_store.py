@@ -23,13 +23,20 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from wings_core.metadata.postgres.connections import Connection, PostgresConnections
+from wings_core.metadata.postgres.connections import (
+    BOUNDS,
+    Connection,
+    PostgresBounds,
+    PostgresConnections,
+)
 from wings_core.metadata.postgres.schema import step
 from wings_core.metadata.versions import Versions
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareKey
 from wings_core.share.replica.postgres_lease import (
+    CALL_SECONDS_MAX,
     LEASE_SECONDS,
+    MARGIN_SECONDS,
     PostgresLease,
     Session,
     told_of_holds,
@@ -126,6 +133,9 @@ class PostgresHoldStore:
         claim_seconds: How long to wait for the lease of another process to be over.
         lease_seconds: How long the lease is.
         address: Where others reach this process, for `OwnerLookup`.
+        margin_seconds: How much earlier the lease is over here than at the server.
+        call_seconds: How long the server may take for one transaction.
+        bounds: How long each thing at the server may take.
 
     Raises:
         InvalidArgument: The URL cannot be read.
@@ -141,11 +151,20 @@ class PostgresHoldStore:
         claim_seconds: float = 2 * LEASE_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
         address: str | None = None,
+        margin_seconds: float = MARGIN_SECONDS,
+        call_seconds: float = CALL_SECONDS_MAX,
+        bounds: PostgresBounds = BOUNDS,
     ) -> None:
         self._schema = schema
-        self._connections = PostgresConnections(url, schema)
-        self._session = Session(self._connections)
-        self._lease = PostgresLease(self._connections, lease_seconds, address)
+        self._connections = PostgresConnections(url, schema, bounds=bounds)
+        self._session = Session(self._connections, call_seconds)
+        self._lease = PostgresLease(
+            self._connections,
+            lease_seconds,
+            address,
+            margin_seconds=margin_seconds,
+            call_seconds=call_seconds,
+        )
         self._ids: dict[ShareKey, int] = {}
         self._stale = False
         self._closed = False

@@ -62,12 +62,6 @@ MARK_SECONDS_MIN = 1.0
 FORGOTTEN_MAX = 10_000
 """Deleted groups remembered as such, for late requests."""
 
-LOCK_WAIT_SECONDS = 1.0
-"""Longest wait for the lock while the replica does something that may take minutes."""
-
-TRY_SECONDS = 1.0
-"""Pause between attempts to open the store."""
-
 SWEEP_MAX = 10_000
 """Holds that expire in one call at most."""
 
@@ -105,10 +99,22 @@ class Replica:
         open_store: Opens the store without waiting for its owner; raises `Unavailable` where there
             is one. The store is closed with the replica.
         clock: The clock of TTLs.
+        lock_wait_seconds: Longest wait for the lock while the replica does something that may take
+            minutes.
+        try_seconds: Pause between attempts to open the store.
     """
 
-    def __init__(self, open_store: Callable[[], HoldStore], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], HoldStore],
+        clock: Clock | None = None,
+        *,
+        lock_wait_seconds: float = 1.0,
+        try_seconds: float = 1.0,
+    ) -> None:
         self._open_store = open_store
+        self._lock_wait_seconds = lock_wait_seconds
+        self._try_seconds = try_seconds
         self._clock = clock or MonotonicClock()
         self._lock = threading.Lock()
         self._waiting: deque[_Pending] = deque()
@@ -198,7 +204,7 @@ class Replica:
         Raises:
             Unavailable: It is not free soon; waiting threads are missed elsewhere.
         """
-        while not self._lock.acquire(timeout=LOCK_WAIT_SECONDS):
+        while not self._lock.acquire(timeout=self._lock_wait_seconds):
             if self._occupied:
                 raise Unavailable("this replica of holds opens, reads or forgets what it stores")
 
@@ -219,7 +225,7 @@ class Replica:
         if self._store is None:
             if self.damage is not None or not self._next_try.passed:
                 raise type(self._refusal)(self._refusal.message)  # Each thread its own.
-            self._next_try = Deadline.after(TRY_SECONDS)
+            self._next_try = Deadline.after(self._try_seconds)
             try:
                 with self._occupying():
                     store = self._open_store()
