@@ -43,7 +43,6 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     monkeypatch.setattr(disk, "RESERVE_BYTES", 8 * MIB)
-    monkeypatch.setattr(disk, "RESERVE_STEP_BYTES", 4 * MIB)
     try:
         yield path
     finally:

@@ -28,8 +28,7 @@ STALE_SECONDS = 4.0
 stays below the 5 s in which a revocation takes effect on every node."""
 
 UNKNOWN_SECONDS = 0.02
-"""The least time between two requests to metadata for unknown tokens, which may have been created
-at other nodes: so bad tokens do not flood metadata."""
+"""See `Authenticator`."""
 
 ROOT_NAME = "root"
 """Name of the root token's principal."""
@@ -53,6 +52,10 @@ class Authenticator:
         tokens: The store of tokens.
         root: The root token, if there is one.
         clock: Returns the time for expiry, in microseconds since the epoch.
+        monotonic: Returns the time by which responses of metadata become stale, in seconds.
+        poll_seconds: Interval of asking metadata for changes.
+        unknown_seconds: The least time between two requests to metadata for unknown tokens, which
+            may have been created at other nodes: so bad tokens do not flood metadata.
 
     Raises:
         InvalidArgument: The root token is shorter than `ROOT_CHARACTERS_MIN`, or does not fit in a
@@ -61,7 +64,14 @@ class Authenticator:
     """
 
     def __init__(
-        self, tokens: Tokens, root: str | None = None, clock: Callable[[], int] = now_us
+        self,
+        tokens: Tokens,
+        root: str | None = None,
+        clock: Callable[[], int] = now_us,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        poll_seconds: float = POLL_SECONDS,
+        unknown_seconds: float = UNKNOWN_SECONDS,
     ) -> None:
         if root is not None:
             try:
@@ -72,6 +82,9 @@ class Authenticator:
         self._root = None if root is None else digest_of(root)
         self._root_principal = Principal(ROOT_NAME, OPERATOR_GRANTS)
         self._clock = clock
+        self._monotonic = monotonic
+        self._poll_seconds = poll_seconds
+        self._unknown_seconds = unknown_seconds
         self._known: dict[bytes, _Known] = {}
         self._changes = 0
         self._asked_at = 0.0
@@ -152,20 +165,20 @@ class Authenticator:
         Raises:
             Unavailable: Metadata does not respond.
         """
-        arrived_at = time.monotonic()
+        arrived_at = self._monotonic()
         self._check_fresh()
         if not self._refreshing.acquire(timeout=STALE_SECONDS):
             raise Unavailable("metadata does not respond, so the token cannot be verified")
         try:
             if self._asked_at <= arrived_at:
-                self._closing.wait(self._asked_at + UNKNOWN_SECONDS - arrived_at)
+                self._closing.wait(self._asked_at + self._unknown_seconds - arrived_at)
                 with suppress(WingsError):
                     self._ask()
         finally:
             self._refreshing.release()
 
     def _ask(self) -> None:
-        self._asked_at = asked_at = time.monotonic()
+        self._asked_at = asked_at = self._monotonic()
         # Read before the tokens, so that concurrent changes are found the next time.
         changes = self._tokens.changes()
         if changes != self._changes:
@@ -201,14 +214,14 @@ class Authenticator:
         return None
 
     def _check_fresh(self) -> None:
-        silent = time.monotonic() - self._confirmed_at
+        silent = self._monotonic() - self._confirmed_at
         if silent > STALE_SECONDS:
             raise Unavailable(
                 f"metadata has not responded for {silent:.0f} s, so the token cannot be verified"
             )
 
     def _run(self) -> None:
-        while not self._closing.wait(POLL_SECONDS):
+        while not self._closing.wait(self._poll_seconds):
             with suppress(Exception):  # Tokens become stale until the next response.
                 self.refresh()
 

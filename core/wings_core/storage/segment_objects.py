@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from wings_core.errors import Internal
 from wings_core.model import PageAddress
@@ -115,17 +115,26 @@ class Ages:
 
     Args:
         grace_seconds: Age from which an object is old.
+        clock: Returns this machine's time, in seconds since the epoch.
+        monotonic: Returns seconds of its monotonic clock.
     """
 
-    def __init__(self, grace_seconds: float) -> None:
+    def __init__(
+        self,
+        grace_seconds: float,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._grace_seconds = grace_seconds
+        self._clock = clock
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._first_seen: dict[str, float] = {}
         """Monotonic time of the first sight of objects that were young at the last listing."""
 
     def old(self, listed: Iterable[StoredObject]) -> set[str]:
         """Return the names of the old objects of a listing."""
-        now, seen_at = time.time(), time.monotonic()
+        now, seen_at = self._clock(), self._monotonic()
         stored = [(each.name, each.modified_at) for each in listed]
         newest = max((modified_at for _, modified_at in stored), default=now)
         certain = max(min(now, newest), now - OFF_SECONDS_MAX) - self._grace_seconds

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -30,17 +30,17 @@ def metadata(tmp_path: Path) -> Generator[SqliteMetadata]:
         yield opened
 
 
-@pytest.fixture
-def monotonic(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Moves the clock by which answers of metadata become stale."""
-    now = [1_000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(module, "POLL_SECONDS", 3_600)
+class HandMonotonic:
+    """The clock by which answers of metadata become stale."""
 
-    def move(seconds: float) -> None:
-        now[0] += seconds
+    time = 1_000.0
 
-    return move
+    def __call__(self) -> float:
+        return self.time
+
+
+NEVER = 3_600.0
+"""For metadata that is asked when a test says so."""
 
 
 def create(metadata: SqliteMetadata, name: str, expires_at: int | None = None) -> str:
@@ -135,27 +135,23 @@ def test_unknown_tokens_do_not_flood_metadata(metadata: SqliteMetadata, calls: C
 
 
 def test_unknown_tokens_that_come_at_once_share_a_question(
-    metadata: SqliteMetadata, monkeypatch: pytest.MonkeyPatch
+    metadata: SqliteMetadata, calls: Calls
 ) -> None:
     create(metadata, "a")
-    monkeypatch.setattr(module, "POLL_SECONDS", 3_600)
-    monkeypatch.setattr(module, "UNKNOWN_SECONDS", 0)
     presenting: set[int] = set()
     arrived: set[int] = set()
     asked: list[int] = []
-    changes, monotonic = metadata.tokens.changes, time.monotonic
 
     def noted_monotonic() -> float:
-        now = monotonic()
+        now = time.monotonic()
         arrived.update(presenting & {threading.get_ident()})
         return now
 
-    def answer() -> int:
+    def wait_for_all() -> None:
         asked.append(1)
-        deadline = monotonic() + 60
-        while len(arrived) < callers and monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while len(arrived) < callers and time.monotonic() < deadline:
             time.sleep(0.001)
-        return changes()
 
     def present(number: int) -> None:
         presenting.add(threading.get_ident())
@@ -163,30 +159,33 @@ def test_unknown_tokens_that_come_at_once_share_a_question(
             authenticator.principal(f"bad-{number}")
 
     callers = 20
-    with closing(Authenticator(metadata.tokens)) as authenticator, ThreadPoolExecutor(20) as pool:
-        monkeypatch.setattr(metadata.tokens, "changes", answer)
-        monkeypatch.setattr(time, "monotonic", noted_monotonic)
+    opened = Authenticator(
+        metadata.tokens, monotonic=noted_monotonic, poll_seconds=NEVER, unknown_seconds=0
+    )
+    with closing(opened) as authenticator, ThreadPoolExecutor(20) as pool:
+        calls.before(metadata.tokens, "changes", wait_for_all)
         list(pool.map(present, range(callers)))
     assert len(asked) <= 2  # That of the first, and one for all who came during it.
 
 
 def test_unknown_tokens_do_not_wait_for_metadata_that_is_silent(
-    metadata: SqliteMetadata, monotonic: Callable[[float], None], calls: Calls
+    metadata: SqliteMetadata, calls: Calls
 ) -> None:
     create(metadata, "a")
-    with closing(Authenticator(metadata.tokens)) as authenticator:
-        monotonic(module.STALE_SECONDS + 0.1)
+    monotonic = HandMonotonic()
+    opened = Authenticator(metadata.tokens, monotonic=monotonic, poll_seconds=NEVER)
+    with closing(opened) as authenticator:
+        monotonic.time += module.STALE_SECONDS + 0.1
         asked = calls.heard(metadata.tokens, "changes")
         with pytest.raises(Unavailable, match="cannot be verified"):
             authenticator.principal("bad")
         assert not asked
 
 
-@pytest.mark.usefixtures("monotonic")
 def test_a_revoked_token_ends_its_principal(metadata: SqliteMetadata) -> None:
     secret = create(metadata, "a")
     kept = create(metadata, "b")
-    with closing(Authenticator(metadata.tokens)) as authenticator:
+    with closing(Authenticator(metadata.tokens, poll_seconds=NEVER)) as authenticator:
         principal = authenticator.principal(secret)
         principal.check()
         metadata.tokens.revoke("a")
@@ -198,11 +197,11 @@ def test_a_revoked_token_ends_its_principal(metadata: SqliteMetadata) -> None:
         assert authenticator.principal(kept).name == "b"
 
 
-@pytest.mark.usefixtures("monotonic")
 def test_a_principal_ends_when_its_token_expires(metadata: SqliteMetadata) -> None:
     clock = Clock()
     secret = create(metadata, "a", expires_at=NOON + DAY)
-    with closing(Authenticator(metadata.tokens, clock=clock)) as authenticator:
+    opened = Authenticator(metadata.tokens, clock=clock, poll_seconds=NEVER)
+    with closing(opened) as authenticator:
         principal = authenticator.principal(secret)
         clock.time += DAY - 1
         principal.check()
@@ -212,15 +211,15 @@ def test_a_principal_ends_when_its_token_expires(metadata: SqliteMetadata) -> No
                 expired()
 
 
-def test_tokens_are_not_trusted_while_metadata_is_silent(
-    metadata: SqliteMetadata, monotonic: Callable[[float], None]
-) -> None:
+def test_tokens_are_not_trusted_while_metadata_is_silent(metadata: SqliteMetadata) -> None:
     secret = create(metadata, "a")
-    with closing(Authenticator(metadata.tokens, ROOT)) as authenticator:
+    monotonic = HandMonotonic()
+    opened = Authenticator(metadata.tokens, ROOT, monotonic=monotonic, poll_seconds=NEVER)
+    with closing(opened) as authenticator:
         principal = authenticator.principal(secret)
-        monotonic(module.STALE_SECONDS - 0.1)
+        monotonic.time += module.STALE_SECONDS - 0.1
         principal.check()
-        monotonic(0.2)
+        monotonic.time += 0.2
         with pytest.raises(Unavailable, match="cannot be verified"):
             principal.check()
         assert authenticator.principal(ROOT).is_operator

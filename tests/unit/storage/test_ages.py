@@ -1,7 +1,5 @@
 """Which objects are old, where the clock of the one who asks is off."""
 
-import time
-
 import pytest
 
 from wings_core.storage.objects.interfaces import StoredObject
@@ -11,26 +9,26 @@ GRACE = 300.0
 
 
 @pytest.fixture
-def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def clocks() -> dict[str, float]:
     """The time of this node, by its wall clock and by the monotonic one."""
-    times = {"wall": 10_000.0, "monotonic": 50.0}
-    monkeypatch.setattr(time, "time", lambda: times["wall"])
-    monkeypatch.setattr(time, "monotonic", lambda: times["monotonic"])
-    return times
+    return {"wall": 10_000.0, "monotonic": 50.0}
+
+
+@pytest.fixture
+def ages(clocks: dict[str, float]) -> Ages:
+    return Ages(GRACE, lambda: clocks["wall"], lambda: clocks["monotonic"])
 
 
 def stored(**modified_at: float) -> list[StoredObject]:
     return [StoredObject(name, 1, at) for name, at in modified_at.items()]
 
 
-def test_an_object_is_old_when_another_was_stored_much_later(clocks: dict[str, float]) -> None:
-    del clocks
+def test_an_object_is_old_when_another_was_stored_much_later(ages: Ages) -> None:
     listed = stored(old=9_000, edge=9_690, young=9_691, new=9_990)
-    assert Ages(GRACE).old(listed) == {"old", "edge"}
+    assert ages.old(listed) == {"old", "edge"}
 
 
-def test_a_clock_that_is_ahead_makes_nothing_old(clocks: dict[str, float]) -> None:
-    ages = Ages(GRACE)
+def test_a_clock_that_is_ahead_makes_nothing_old(ages: Ages, clocks: dict[str, float]) -> None:
     listed = stored(older=1_000, old=9_000, young=9_995, new=10_000)
     clocks["wall"] += 600
     assert ages.old(listed) == {"older", "old"}
@@ -39,9 +37,8 @@ def test_a_clock_that_is_ahead_makes_nothing_old(clocks: dict[str, float]) -> No
 
 
 def test_what_was_seen_for_long_is_old_though_nothing_was_stored_since(
-    clocks: dict[str, float],
+    ages: Ages, clocks: dict[str, float]
 ) -> None:
-    ages = Ages(GRACE)
     assert ages.old(stored(last=10_000)) == set()
     for name in clocks:
         clocks[name] += GRACE
@@ -51,8 +48,7 @@ def test_what_was_seen_for_long_is_old_though_nothing_was_stored_since(
     assert ages.old(stored(later=10_299)) == {"later"}
 
 
-def test_a_clock_that_is_behind_only_waits_for_longer(clocks: dict[str, float]) -> None:
-    ages = Ages(GRACE)
+def test_a_clock_that_is_behind_only_waits_for_longer(ages: Ages, clocks: dict[str, float]) -> None:
     clocks["wall"] -= 600
     listed = stored(a=9_000, b=9_500, new=10_000)
     assert ages.old(listed) == {"a"}
@@ -64,13 +60,13 @@ def test_a_clock_that_is_behind_only_waits_for_longer(clocks: dict[str, float]) 
 
 
 def test_what_is_much_older_than_any_clock_is_wrong_is_old_though_it_is_the_last(
-    clocks: dict[str, float],
+    ages: Ages, clocks: dict[str, float]
 ) -> None:
     clocks["wall"] += 3_600 + GRACE
-    assert Ages(GRACE).old(stored(last=10_000)) == {"last"}
+    assert ages.old(stored(last=10_000)) == {"last"}
     clocks["wall"] -= 1
-    assert Ages(GRACE).old(stored(last=10_000)) == set()
+    assert ages.old(stored(last=10_000)) == set()
 
 
-def test_nothing_listed_is_nothing_old() -> None:
-    assert Ages(GRACE).old([]) == set()
+def test_nothing_listed_is_nothing_old(ages: Ages) -> None:
+    assert ages.old([]) == set()

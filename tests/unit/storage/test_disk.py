@@ -10,7 +10,8 @@ from wings_core.errors import ResourceExhausted
 from wings_core.storage import disk
 from wings_core.storage.disk import DiskGuard
 
-MIB = 1024 * 1024
+STEP = disk.RESERVE_STEP_BYTES
+"""The unit of all sizes here."""
 
 
 class Disk:
@@ -28,13 +29,12 @@ class Disk:
 
 @pytest.fixture(autouse=True)
 def reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(disk, "RESERVE_BYTES", 4 * MIB)
-    monkeypatch.setattr(disk, "RESERVE_STEP_BYTES", MIB)
+    monkeypatch.setattr(disk, "RESERVE_BYTES", 4 * STEP)
     return tmp_path / "RESERVE"
 
 
 @contextmanager
-def guarding(faked: Disk, least: int = 10 * MIB) -> Generator[DiskGuard]:
+def guarding(faked: Disk, least: int = 10 * STEP) -> Generator[DiskGuard]:
     guard = DiskGuard(faked.reserve.parent, least, faked.reserve, faked.free)
     try:
         yield guard
@@ -47,11 +47,11 @@ def held(reserve: Path) -> int:
 
 
 def test_pushes_are_refused_below_the_watermark_and_taken_above_it(reserve: Path) -> None:
-    faked = Disk(reserve, 100 * MIB)
+    faked = Disk(reserve, 100 * STEP)
     with guarding(faked) as guard:
         guard.check()
         for room, is_refused in [(14, False), (13, True), (5, True), (14, False)]:
-            faked.room = room * MIB
+            faked.room = room * STEP
             guard.look()
             assert (guard.refusal is not None) == is_refused, room
             if is_refused:
@@ -60,38 +60,38 @@ def test_pushes_are_refused_below_the_watermark_and_taken_above_it(reserve: Path
 
 
 def test_the_reserve_is_made_of_what_is_above_the_watermark_alone(reserve: Path) -> None:
-    faked = Disk(reserve, 13 * MIB)
+    faked = Disk(reserve, 13 * STEP)
     with guarding(faked) as guard:
         assert held(reserve) == 0
-        faked.room = 14 * MIB
+        faked.room = 14 * STEP
         guard.look()
-        assert held(reserve) == 4 * MIB
+        assert held(reserve) == 4 * STEP
         assert guard.refusal is None
 
 
 def test_the_reserve_is_released_in_steps_and_made_again(reserve: Path) -> None:
-    faked = Disk(reserve, 100 * MIB)
+    faked = Disk(reserve, 100 * STEP)
     with guarding(faked) as guard:
         left: list[int] = []
         for room in (4, 3, 2, 1, 0, 0):  # Others take what was released.
-            faked.room = room * MIB
+            faked.room = room * STEP
             guard.look()
-            left.append(held(reserve) // MIB)
+            left.append(held(reserve) // STEP)
         assert left == [3, 2, 1, 0, 0, 0]
-        faked.room = 100 * MIB
+        faked.room = 100 * STEP
         guard.look()
-        assert held(reserve) == 4 * MIB
+        assert held(reserve) == 4 * STEP
 
 
 def test_a_start_on_a_full_disk_releases_before_anything_else(reserve: Path) -> None:
-    faked = Disk(reserve, 100 * MIB)
+    faked = Disk(reserve, 100 * STEP)
     with guarding(faked):
         pass
-    assert held(reserve) == 4 * MIB
-    faked.room = 4 * MIB
+    assert held(reserve) == 4 * STEP
+    faked.room = 4 * STEP
     with guarding(faked) as guard:
         assert guard.refusal is not None
-        assert faked.free(reserve.parent) == MIB
+        assert faked.free(reserve.parent) == STEP
 
 
 def test_a_disk_that_cannot_be_asked_changes_nothing(reserve: Path) -> None:
