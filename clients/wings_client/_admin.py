@@ -1,7 +1,7 @@
 """Topics, namespaces and offsets: the calls that are one action each."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from wings_client._arguments import checked
 from wings_client._messages import OffsetValue, TimeValue, build, wire_partition, wire_time
@@ -33,7 +33,7 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
-from wings_core.errors import InvalidArgument, InvalidTicket
+from wings_core.errors import InvalidArgument, InvalidTicket, OffsetOutOfRange
 from wings_core.partitions import JsonScalar
 from wings_core.schemas import FieldSpec, schema_to_fields, schema_to_ipc
 
@@ -45,6 +45,8 @@ A type ends in ` not null` where the column may not be null.
 
 TopicRef = str | Topic
 """A topic: its full name, a bare id for one of the default namespace, or what a call returned."""
+
+_Begun = TypeVar("_Begun")
 
 
 @checked
@@ -321,6 +323,25 @@ class AdminCalls:
             return offset
         found = self._resolved(topic, partition, partitions, cast("int", offset))
         return next(iter(found.values())) if partitions is None else found
+
+    def _begun(
+        self,
+        place: tuple[TopicRef, PartitionValue, PartitionsValue | None, OffsetsValue],
+        read: Callable[[OffsetsValue], _Begun],
+    ) -> _Begun:
+        """Begin a read at a start that the server knows; see `_counted`.
+
+        Retention may pass a start that was counted from the end before the read begins: it is
+        counted again, and is the earliest row that is left.
+        """
+        attempts = self._transport.retry.attempts if is_from_end(place[-1]) else 1
+        while True:
+            attempts -= 1
+            try:
+                return read(self._counted(*place))
+            except OffsetOutOfRange:
+                if attempts <= 0:
+                    raise
 
     def _resolved(
         self,

@@ -132,9 +132,22 @@ class ManyFollow(Following[RangesBatch]):
 
 
 def follow(
-    transport: Transport, ticket: FollowTicket, timeout: float | None, on_data_loss: OnDataLoss
+    transport: Transport,
+    ticket: FollowTicket,
+    timeout: float | None,
+    on_data_loss: OnDataLoss,
+    *,
+    skips_lost: bool,
 ) -> Follow | ManyFollow:
-    """Open a follow; blocks for a call where the start is not a number. See `Client.follow`."""
+    """Open a follow; blocks for a call where the start is not a number. See `Client.follow`.
+
+    Args:
+        transport: To the server.
+        ticket: The ticket as asked for.
+        timeout: Seconds after which it ends; None: never.
+        on_data_loss: Outcome where retention has passed its place.
+        skips_lost: Whether it begins at a row that retention may take: that is no loss.
+    """
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
     chunks = Chunks(
         transport,
@@ -144,7 +157,7 @@ def follow(
     )
     chunks.on_data_loss = on_data_loss
     is_one = ticket.partitions is None
-    if is_one and ticket.begin == "earliest":
+    if skips_lost:
         chunks.exact = ()
 
     def schema_of() -> Schema:

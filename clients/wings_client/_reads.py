@@ -96,8 +96,21 @@ class ReadCalls(AdminCalls):
 
         check_which(partition, partitions)
         if is_from_end(offset):
-            partitions = which(self, topic, partition, partitions)
-            offset = self._counted(topic, partition, partitions, offset)
+            many = which(self, topic, partition, partitions)
+
+            def from_end(start: OffsetsValue) -> FetchResult:
+                return self.fetch(
+                    topic,
+                    partition,
+                    offset=start,
+                    partitions=many,
+                    min_messages=min_messages,
+                    max_messages=max_messages,
+                    timeout=timeout,
+                    **options,
+                )
+
+            return self._begun((topic, partition, many, offset), from_end)
         keyed = isinstance(topic, Topic) and topic.partition_key is not None
         if partition is None and (partitions or keyed or isinstance(offset, Mapping)):
             return fetch(self._transport, ticket(partitions or ALL), wait)
@@ -145,17 +158,23 @@ class ReadCalls(AdminCalls):
         Raises:
             TopicNotFound: There is no such topic.
             OffsetOutOfRange: The offset is below a log's start; fact `log_start_offset`. From
-                `"earliest"` on, what retention takes meanwhile is skipped.
+                `"earliest"` or a negative number on, what retention takes meanwhile is skipped.
             WingsError: Also while the result is read.
         """
         is_planned = not options.get("system_columns") and not is_from_end(offset)
         many = which(self, topic, partition, partitions, is_planned=is_planned)
-        start = self._counted(topic, partition, many, offset)
-        if isinstance(start, Mapping):
-            # A plan takes no starts but those of a list.
-            many, start = (list(start), start) if start else (many, "earliest")
-        command = scan_command(topic, place(partition, many, start), end_offset, **options)
-        return ReadResult(ScanRead(self._transport, command, parallel))
+
+        def planned(start: OffsetsValue) -> ReadResult:
+            taken = many
+            if isinstance(start, Mapping):
+                # A plan takes no starts but those of a list.
+                taken, start = (list(start), start) if start else (many, "earliest")
+            command = scan_command(topic, place(partition, taken, start), end_offset, **options)
+            return ReadResult(
+                ScanRead(self._transport, command, parallel, skips_lost=is_from_end(offset))
+            )
+
+        return self._begun((topic, partition, many, offset), planned)
 
     def read(
         self,
@@ -443,20 +462,25 @@ class ReadCalls(AdminCalls):
         Raises:
             TopicNotFound: There is no such topic; also while iterating.
             OffsetOutOfRange: Retention has passed the place of the read, and that is an error; also
-                while iterating. In partitions read from `"earliest"`, what it takes is skipped.
+                while iterating. Of a read from `"earliest"` or a negative number, what it takes is
+                skipped.
             WingsError: Also while iterating.
         """
         many = which(self, topic, partition, partitions)
-        start = self._counted(topic, partition, many, offset)
-        ticket = build(
-            FollowTicket,
-            InvalidTicket,
-            "follow",
-            topic=name_of(topic),
-            **place(partition, many, start),
-            **options,
-        )
-        return follow(self._transport, ticket, timeout, on_data_loss)
+
+        def opened(start: OffsetsValue) -> Follow | ManyFollow:
+            ticket = build(
+                FollowTicket,
+                InvalidTicket,
+                "follow",
+                topic=name_of(topic),
+                **place(partition, many, start),
+                **options,
+            )
+            skips_lost = offset == "earliest" or is_from_end(offset)
+            return follow(self._transport, ticket, timeout, on_data_loss, skips_lost=skips_lost)
+
+        return self._begun((topic, partition, many, offset), opened)
 
 
 def scan_command(

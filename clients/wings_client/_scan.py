@@ -42,10 +42,10 @@ class ScanPart(NamedTuple):
     clamps: bool = False
     """Whether what retention takes before it is read is skipped; else it is an error."""
 
-    def read(self, transport: Transport) -> Chunks:
+    def read(self, transport: Transport, *, skips_lost: bool = False) -> Chunks:
         """Return its chunks, no stream opened yet."""
         chunks = Chunks(transport, self.ticket, locations=self.locations)
-        if self.clamps:
+        if self.clamps or skips_lost:
             chunks.exact = ()
         return chunks
 
@@ -57,17 +57,26 @@ class ScanRead(Read):
         transport: To the server.
         command: The range.
         parallel: Most streams at once, each with a thread.
+        skips_lost: Whether what retention takes before it is read is skipped, as of a range from
+            `"earliest"` on; else it is an error.
     """
 
     kind = "scan"
 
-    def __init__(self, transport: Transport, command: InfoCommand, parallel: int) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        command: InfoCommand,
+        parallel: int,
+        *,
+        skips_lost: bool = False,
+    ) -> None:
         self.schema, parts = ranges(transport, command, parallel)
         self.rows = None if command.filter else sum(map(rows_of, parts))
         self.streams = min(parallel, len(parts))
         self._topic = command.topic.rsplit("/")[-1]
         self._transport = transport
-        self._chunks = [part.read(transport) for part in parts]
+        self._chunks = [part.read(transport, skips_lost=skips_lost) for part in parts]
 
     def sources(self) -> list[Iterator[RecordBatch]]:
         """Return the batches of each part, in order of offset."""

@@ -3,11 +3,14 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from fix_client import Connect, NewTopic
+from fix_server import Trim
 
 from wings_client import Client, InvalidTicket, Topic
 from wings_client.gather import Request
+from wings_core.partitions import UNPARTITIONED, partition_of
 
 EARLY = datetime(2026, 1, 1, tzinfo=UTC)
 LATE = datetime(2026, 1, 2, tzinfo=UTC)
@@ -82,6 +85,31 @@ def test_a_text_that_is_no_beginning_is_refused(wings: Client, topic: Topic, tex
     for read in (wings.read, wings.follow, wings.resolve_offset):
         with pytest.raises(InvalidTicket, match="is not an offset"):
             read(topic, offset=text)
+
+
+@pytest.mark.parametrize("connect", ["sync"], indirect=True)
+@pytest.mark.parametrize("read", ["fetch", "follow", "scan"])
+def test_a_read_from_the_end_begins_at_what_retention_leaves_meanwhile(
+    wings: Client, topic: Topic, trim: Trim, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = UNPARTITIONED if topic.partition_key is None else partition_of(0, pa.int64())
+    wings.push(topic, [{"key": 0, "n": n} for n in (4, 5)])
+    counted = wings._resolved  # pyright: ignore[reportPrivateUsage] - where a read waits for none.
+    ends = iter([2, 4])
+
+    def counted_before_retention(*arguments: Any) -> Any:
+        found = counted(*arguments)
+        if (end := next(ends, None)) is not None:
+            trim(topic, end, value)
+        return found
+
+    monkeypatch.setattr(wings, "_resolved", counted_before_retention)
+    options: Any = {"fetch": {"timeout": 0}, "follow": {"timeout": 0.3}, "scan": {}}[read]
+    found = getattr(wings, read)(topic, offset=-100, **options)
+    batches = [each.batch for each in found] if read == "follow" else found
+    kept = [2, 3, 4, 5] if read == "follow" else [4, 5]  # A follow counts once, before it begins.
+    others = [] if topic.partition_key is None else [10, 11, 12, 13]
+    assert numbers(batches) == kept + others
 
 
 @pytest.mark.parametrize("connect", ["sync"], indirect=True)
