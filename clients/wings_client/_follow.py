@@ -146,7 +146,7 @@ def follow(
         ticket: The ticket as asked for.
         timeout: Seconds after which it ends; None: never.
         on_data_loss: Outcome where retention has passed its place.
-        skips_lost: Whether it begins at a row that retention may take: that is no loss.
+        skips_lost: True skips what retention takes, whatever `on_data_loss` says.
     """
     deadline = Deadline.never() if timeout is None else Deadline.after(timeout)
     chunks = Chunks(

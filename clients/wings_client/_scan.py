@@ -57,8 +57,8 @@ class ScanRead(Read):
         transport: To the server.
         command: The range.
         parallel: Most streams at once, each with a thread.
-        skips_lost: Whether what retention takes before it is read is skipped, as of a range from
-            `"earliest"` on; else it is an error.
+        skips_lost: True skips what retention takes before it is read, as of a range from
+            `"earliest"` on; False raises an error.
     """
 
     kind = "scan"

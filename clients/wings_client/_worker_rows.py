@@ -4,7 +4,8 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,7 +26,7 @@ def of_rows(handler: Callable[[Any], Any], each: Each, *, is_async: bool) -> Cal
         is_async: True of a coroutine function.
 
     Raises:
-        InvalidArgument: It takes a class of rows, and the unit is a batch.
+        InvalidArgument: It takes a class of rows, and the unit is a batch; or one of several.
     """
     model = _model_of(handler)
     if model is None:
@@ -59,7 +60,13 @@ def of_rows(handler: Callable[[Any], Any], each: Each, *, is_async: bool) -> Cal
 
 
 def _model_of(handler: Callable[[Any], Any]) -> type | None:
-    """Return the class of rows that a handler's first parameter is annotated with."""
+    """Return the class of rows that a handler's first parameter is annotated with.
+
+    `Row | None` is `Row`, as a message always has a row.
+
+    Raises:
+        InvalidArgument: It is annotated with one of several classes.
+    """
     function = handler.func if isinstance(handler, partial) else handler
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
@@ -67,7 +74,17 @@ def _model_of(handler: Callable[[Any], Any]) -> type | None:
         found = get_type_hints(called).get(names[0]) if names else None
     except (NameError, TypeError, ValueError):  # Of names that are for checkers alone.
         return None
-    if not isinstance(found, type) or issubclass(found, (Message, Delivery)):
-        return None
-    is_model = dataclasses.is_dataclass(found) or hasattr(found, "model_validate")
-    return found if is_model else None
+    kinds: list[Any] = [found]
+    if get_origin(found) in {Union, UnionType}:
+        kinds = [each for each in get_args(found) if each is not NoneType]
+    models = [each for each in kinds if _is_model(each)]
+    if models and len(kinds) > 1:
+        names = " or ".join(getattr(each, "__name__", str(each)) for each in kinds)
+        raise InvalidArgument(f"a handler takes its rows as one class, and this one takes {names}")
+    return models[0] if models else None
+
+
+def _is_model(kind: Any) -> TypeGuard[type]:
+    if not isinstance(kind, type) or issubclass(kind, (Message, Delivery)):
+        return False
+    return dataclasses.is_dataclass(kind) or hasattr(kind, "model_validate")

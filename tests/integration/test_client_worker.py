@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import pytest
 from fix_client import NewTopic, async_in_soak
@@ -109,6 +109,24 @@ def test_a_handler_takes_rows_as_the_class_of_its_annotation(
         assert (reason, error) == ("rejected", "not a Small: n: Input should be less than 7")
     with pytest.raises(InvalidArgument, match=model.__name__):
         wings.worker("billing", topic, handler, each="batch")
+
+
+@pytest.mark.parametrize("model", [Optional[Count], Count | None])  # noqa: UP045 - both are used.
+def test_a_handler_of_rows_that_may_be_none_takes_them_as_their_class(
+    wings: Client, topic: Topic, model: Any
+) -> None:
+    seen: list[Any] = []
+
+    def handler(given: Any) -> None:
+        seen.append(given)
+
+    handler.__annotations__["given"] = model
+    wings.worker("billing", topic, handler, limit=10).run()
+    assert sorted(each.n for each in seen) == list(range(10))
+    for several in (Count | Small, Count | Message, Small | dict[str, int]):
+        handler.__annotations__["given"] = several
+        with pytest.raises(InvalidArgument, match="as one class"):
+            wings.worker("billing", topic, handler)
 
 
 def test_a_partial_handler_takes_rows_by_its_first_open_parameter(
