@@ -70,7 +70,7 @@ class TopicDataset(_datasets.Dataset):
     def _batches(self, names: list[str], where: str | None) -> Iterator[RecordBatch]:
         with self._open_scan(names, where) as scan:
             for batch in scan:
-                yield batch.select(names)
+                yield _aligned(batch.select(names))
 
     def _without(self, *_: Any, **__: Any) -> NoReturn:
         """Raise NotImplementedError: it would need a dataset in Arrow's C++."""
@@ -78,6 +78,16 @@ class TopicDataset(_datasets.Dataset):
 
     partition_expression = property(_without)
     get_fragments = replace_schema = filter = join = join_asof = sort_by = _without
+
+
+def _aligned(batch: RecordBatch) -> RecordBatch:
+    """Return a copy of a batch whose buffers are aligned to their values.
+
+    gRPC puts a message at any address. Arrow's scanner asks for aligned buffers, and otherwise
+    writes a warning for each batch.
+    """
+    aligned: Any = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+    return aligned
 
 
 def _has_bytes(expression: Any) -> bool:
