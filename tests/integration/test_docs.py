@@ -45,6 +45,7 @@ def examples(page: Path) -> list[Example]:
         ("docs/tutorial.md", 6),
         ("docs/client.md", 16),
         ("docs/share.md", 6),
+        ("docs/celery.md", 4),
         ("docs/server.md", 2),
         ("docs/schemas.md", 4),
         ("docs/consumer-groups.md", 1),
