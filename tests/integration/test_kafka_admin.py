@@ -166,7 +166,7 @@ def test_partitions_are_added_and_reach_a_group(
     assert len(admin.list_topics(timeout=LATER).topics[new_topic_id].partitions) == 5
 
 
-def test_records_are_deleted_by_whole_pages(
+def test_records_before_an_offset_are_deleted(
     server: RunningServer, rdkafka: Rdkafka, admin: AdminClient, new_topic_id: str
 ) -> None:
     rdkafka.create(new_topic_id, 2)
@@ -181,18 +181,19 @@ def test_records_are_deleted_by_whole_pages(
         assert high == 20
         return low
 
-    for number in range(20):
-        rdkafka.produce(new_topic_id, [b"%d" % number])
+    def values() -> list[tuple[int, bytes]]:
+        found = rdkafka.consume(new_topic_id, 20 - begins())
+        return [(each.offset(), each.value()) for each in found]
+
+    records = [(number, b"%d" % number) for number in range(20)]
+    rdkafka.produce(new_topic_id, [value for _, value in records], **{"linger.ms": 500})
     assert deleted(0) == 0
-    low = deleted(10)
-    assert begins() == low <= 10
+    assert values() == records
+    assert deleted(7) == begins() == 7  # Within a batch that is kept for consumers.
+    assert values() == records[7:]
     server.server.log.maintainer.run()  # Pages are in segments from here on.
-    low = deleted(15)
-    assert begins() == low <= 15
-    found = rdkafka.consume(new_topic_id, 20 - low)
-    assert [(each.offset(), each.value()) for each in found] == [
-        (number, b"%d" % number) for number in range(low, 20)
-    ]
+    assert deleted(15) == begins() == 15
+    assert values() == records[15:]
     assert deleted(-1) == 20
     assert begins() == deleted(3) == 20
     assert deleted(-1, partition=1) == 0

@@ -48,7 +48,7 @@ from wings_core.maintain.drain import Drain
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.model import Location, PartitionState, TierState, Topic, TopicConfig
+from wings_core.model import Location, PageFormat, PartitionState, TierState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.inline_folios import InlineFolios
@@ -609,6 +609,17 @@ class TiersMachine(RuleBasedStateMachine):
         if meanwhile in {"nothing", "read", "sweep"} and not reports[0].partitions_busy:
             assert self.models[key].log_start == start
 
+    @rule(key=st.sampled_from(KEYS), place=st.floats(0, 1))
+    def delete_before_an_offset(self, key: str, place: float) -> None:
+        """Delete messages to the offset, also where it is within a page, unless that is Parquet."""
+        model = self.models[key]
+        offset = model.log_start + int(place * (len(model.numbers) - model.log_start))
+        kept = [page for page in self._locations(key) if page.end_offset >= offset]
+        found = self.nodes[0].delete_before(self._topic(key), UNPARTITIONED, offset)
+        is_whole = bool(kept) and kept[0].format is PageFormat.PARQUET
+        assert found == (kept[0].start_offset if is_whole else offset)
+        model.log_start = found
+
     def _kept_from(self, key: str, age_ms: int | None, kept: int | None) -> int:
         """Return where the log starts after retention: whole pages go, the oldest first."""
         pages = self._locations(key)
@@ -701,12 +712,18 @@ class TiersMachine(RuleBasedStateMachine):
             model.log_start = state.log_start_offset
 
     def _expire(self) -> None:
-        """Drop the oldest page, as a node does whose lease has just ended without its knowledge."""
+        """Drop the oldest page and a row after it, as a node does that has lost its lease."""
         for key, model in self.models.items():
-            expired = self.log.maintenance.expire(
-                self.uuids[key], UNPARTITIONED, age_us=None, bytes_kept=1, pages_max=1
-            )
-            model.log_start = max(model.log_start, expired.log_start_offset)
+            for bytes_kept, before in ((1, 0), (None, 1)):
+                expired = self.log.maintenance.expire(
+                    self.uuids[key],
+                    UNPARTITIONED,
+                    age_us=None,
+                    bytes_kept=bytes_kept,
+                    before_offset=before and min(model.log_start + before, len(model.numbers)),
+                    pages_max=1,
+                )
+                model.log_start = max(model.log_start, expired.log_start_offset)
 
     def _maintain(self, node: int, key: str) -> MaintenanceReport:
         """Do what is due; no pass of a node is within another of its own."""

@@ -175,8 +175,7 @@ class Maintainer:
     def delete_before(self, topic: Topic, partition: Partition, offset: int) -> int:
         """Delete the messages of a partition before an offset, durably; blocks until done.
 
-        A page goes as a whole, so messages that share a page with a later one stay. Nothing goes
-        that a table has.
+        Nothing goes that a table has or is about to have.
 
         Returns:
             The offset at which the log starts now.

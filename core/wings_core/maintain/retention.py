@@ -109,7 +109,7 @@ def expire(
 def delete_before(
     maintenance: Maintenance, topic: Topic, partition: Partition, offset: int
 ) -> Iterator[Expired]:
-    """Delete a partition's pages whose offsets are all less than one, a bounded number at a time.
+    """Delete a partition's messages before an offset, a bounded number of pages at a time.
 
     Yields:
         Counts of each step, and where the log starts after it.

@@ -131,7 +131,8 @@ class Location(NamedTuple):
     """Timestamp of the last row, the latest of the page, in microseconds since the epoch."""
     address: PageAddress
     first_timestamp: int | None = None
-    """Timestamp of the first row; None if every row has `timestamp`."""
+    """Timestamp of the first row, or of one before it that was deleted; None if every row has
+    `timestamp`."""
     format: PageFormat = PageFormat.PLAIN
     first_row: int | None = None
     """First row of a slice of the page (0-based); None for the whole page."""

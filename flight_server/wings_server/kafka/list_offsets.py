@@ -114,7 +114,7 @@ def _epoch_end(
 
 
 def delete_records(service: KafkaService, principal: Principal, request: Request) -> Values:
-    """Answer `DeleteRecords`: whole pages go, so a partition may begin before the offset asked."""
+    """Answer `DeleteRecords`: a partition begins at the offset asked, or before a table."""
     return {
         "topics": [
             {

@@ -208,23 +208,33 @@ def test_the_log_starts_there_after_a_restart_too(metadata: MetadataUnderTest) -
     assert (state.log_start_offset, state.next_offset, state.bytes) == (10, 21, 200)
 
 
-def test_pages_before_an_offset_are_deleted(metadata: MetadataUnderTest) -> None:
+def test_messages_before_an_offset_are_deleted(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     push_pages(metadata, topic, 5)
-    registry = metadata.opened.registry
-    for before_offset, pages_max, pages, start in (
-        (9, 9, 0, 0),
-        (10, 9, 1, 10),
-        (5, 9, 0, 10),
-        (39, 1, 1, 20),
-        (39, 9, 1, 30),
-        (50, 9, 2, 50),
-        (50, 9, 0, 50),
+    registry, start = metadata.opened.registry, 0
+    for before_offset, pages_max, pages, then, size in (
+        (0, 9, 0, 0, 500),
+        (9, 9, 0, 9, 410),  # A tenth of the first page is left.
+        (9, 9, 0, 9, 410),
+        (5, 9, 0, 9, 410),
+        (10, 9, 1, 10, 400),
+        (39, 1, 1, 20, 300),
+        (39, 9, 1, 39, 110),
+        (45, 9, 1, 45, 50),
+        (48, 9, 0, 48, 20),
+        (50, 9, 1, 50, 0),
+        (50, 9, 0, 50, 0),
     ):
         gone = expire(metadata, topic, before_offset=before_offset, pages_max=pages_max)
-        assert (gone.log_start_offset, gone.pages, gone.rows) == (start, pages, pages * 10)
+        assert (gone.log_start_offset, gone.pages, gone.rows) == (then, pages, then - start)
+        start = then
         state = registry.partition_state(topic.uuid, UNPARTITIONED)
-        assert (state.log_start_offset, state.next_offset) == (start, 50)
+        assert (state.log_start_offset, state.next_offset, state.bytes) == (then, 50, size)
+        if then < 50:
+            (first, *_) = registry.locate(topic.uuid, UNPARTITIONED, then, 50).locations
+            assert (first.start_offset, first.first_row or 0) == (then, then % 10)
+            with pytest.raises(OffsetOutOfRange):
+                registry.locate(topic.uuid, UNPARTITIONED, then - 1, 50)
     metadata.push(topic, 1)
     assert offsets_of(metadata.registry, topic, offset=50) == [(50, 50)]
 

@@ -19,8 +19,10 @@ from wings_core.metadata.store.database import Connection, DatabasePart
 from wings_core.metadata.store.groups import lock_groups
 from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.pages import (
+    PageRow,
     add_pages,
     count_off,
+    insert_pages,
     largest_topics,
     location_of,
     lock_partition,
@@ -34,6 +36,7 @@ from wings_core.model import (
     InlinePage,
     LargestTopics,
     Location,
+    PageFormat,
     Replacement,
     TierState,
     TopicState,
@@ -264,46 +267,66 @@ def _expire(
     pages_max: int,
 ) -> Expired:
     """Drop pages within the transaction of `connection`; see `Maintenance.expire`."""
+    finished_before = 0
     if finished is not None and lock_groups(connection, topic_uuid) == finished.groups:
-        before_offset = max(before_offset, finished.before)
+        finished_before = finished.before
     locked = lock_partition(connection, topic_uuid, partition)
     if locked is None:
         return Expired(0, 0, 0, 0)
     partition_id, log_start_offset, size = locked
-    pages = connection.execute(
-        "SELECT end_offset, timestamp, coalesce(slice_bytes, length), folio_id, "
-        "end_offset - start_offset + 1, format FROM pages WHERE partition_id = %s "
-        "ORDER BY end_offset LIMIT %s::bigint",
+    pages: list[PageRow] = connection.execute(
+        "SELECT partition_id, end_offset, start_offset, timestamp, folio_id, position, length, "
+        "first_timestamp, format, first_row, slice_bytes, schema_version FROM pages "
+        "WHERE partition_id = %s ORDER BY end_offset LIMIT %s::bigint",
         (partition_id, pages_max),
     ).fetchall()
-    ages = ((timestamp, end_offset, length) for end_offset, timestamp, length, *_ in pages)
-    gone = pages[: expired_pages(ages, size, before, bytes_kept, before_offset)]
-    if not gone:
+    ages = ((page[3], page[1], _bytes_of(page)) for page in pages)
+    count = expired_pages(ages, size, before, bytes_kept, max(before_offset, finished_before))
+    changed = pages[:count]
+    folios = Counter(page[4] for page in changed)
+    rest = _rest_of(pages[count], before_offset) if count < len(pages) else None
+    if rest is not None:
+        changed.append(pages[count])
+    if not changed:
         return Expired(log_start_offset, 0, 0, 0)
-    last_offset = int(gone[-1][0])
-    dropped = PageCounts.of(
-        (rows, length, page_format(format_)) for _, _, length, _, rows, format_ in gone
-    )
-    connection.execute(
-        "UPDATE partitions SET log_start_offset = %s, bytes = bytes - %s, pages = pages - %s, "
-        "merged_pages = merged_pages - %s, merged_rows = merged_rows - %s, "
-        "merged_bytes = merged_bytes - %s WHERE id = %s",
-        (
-            last_offset + 1,
-            dropped.bytes,
-            dropped.pages,
-            dropped.merged_pages,
-            dropped.merged_rows,
-            dropped.merged_bytes,
-            partition_id,
-        ),
-    )
     connection.execute(
         "DELETE FROM pages WHERE partition_id = %s AND end_offset <= %s",
-        (partition_id, last_offset),
+        (partition_id, changed[-1][1]),
     )
-    count_off(connection, Counter(folio_id for _, _, _, folio_id, _, _ in gone))
-    return Expired(last_offset + 1, len(gone), last_offset + 1 - log_start_offset, dropped.bytes)
+    kept = [] if rest is None else [rest]
+    if rest is not None:
+        insert_pages(connection, kept)
+    start_offset = changed[-1][1] + 1 if rest is None else rest[2]
+    connection.execute(
+        "UPDATE partitions SET log_start_offset = %s WHERE id = %s", (start_offset, partition_id)
+    )
+    came, went = (
+        PageCounts.of(
+            (page[1] - page[2] + 1, _bytes_of(page), page_format(page[8])) for page in part
+        )
+        for part in (kept, changed)
+    )
+    _count(connection, partition_id, came, went)
+    count_off(connection, folios)
+    return Expired(start_offset, count, start_offset - log_start_offset, went.bytes - came.bytes)
+
+
+def _bytes_of(page: PageRow) -> int:
+    return page[6] if page[10] is None else page[10]
+
+
+def _rest_of(page: PageRow, before_offset: int) -> PageRow | None:
+    """Return a page without its rows before an offset; None where it stays as it is.
+
+    A Parquet file is in a table as a whole, or is about to be.
+    """
+    id_, end, start, timestamp, folio, position, length, first, format_, row, _, version = page
+    if before_offset <= start or page_format(format_) is PageFormat.PARQUET:
+        return None
+    gone = before_offset - start
+    size = max(1, _bytes_of(page) * (end + 1 - before_offset) // (end + 1 - start))
+    at = (id_, end, before_offset, timestamp, folio, position, length)
+    return (*at, first, format_, (row or 0) + gone, size, version)
 
 
 def _replace_all(connection: Connection, replacements: Sequence[Replacement]) -> list[bool]:
@@ -336,7 +359,8 @@ def _replace_all(connection: Connection, replacements: Sequence[Replacement]) ->
             "DELETE FROM pages WHERE partition_id = %s AND end_offset BETWEEN %s AND %s",
             (partition_id, each.old[0].end_offset, each.old[-1].end_offset),
         )
-        _count(connection, partition_id, each)
+        came, went = map(PageCounts.of_locations, (each.new, each.old))
+        _count(connection, partition_id, came, went)
     if partition_ids:
         added = [
             (id_, page) for index, id_ in partition_ids.items() for page in replacements[index].new
@@ -370,9 +394,8 @@ def _still_there(
     return Counter(folio_id for *_, folio_id in rows) if found == list(old) else None
 
 
-def _count(connection: Connection, partition_id: int, replacement: Replacement) -> None:
-    came = PageCounts.of_locations(replacement.new)
-    went = PageCounts.of_locations(replacement.old)
+def _count(connection: Connection, partition_id: int, came: PageCounts, went: PageCounts) -> None:
+    """Count pages to a partition, and others off."""
     connection.execute(
         "UPDATE partitions SET bytes = bytes + %s, pages = pages + %s, "
         "merged_pages = merged_pages + %s, merged_rows = merged_rows + %s, "
