@@ -21,6 +21,7 @@ from test_kafka import (
     taken,
 )
 from test_kafka_admin import only, refusal
+from test_kafka_transactions import killed_server
 
 import wings_client
 from wings_core.ingest.pending import Pending
@@ -69,6 +70,17 @@ def test_members_share_partitions_and_read_on_for_each_other(
     committed = {each.partition: each.offset for each in second.committed(second.assignment())}
     assert {number: committed[number] for number in given_up} == dict.fromkeys(given_up, 7)
     second.close()
+
+
+def test_after_a_kill_the_next_server_runs_the_groups_at_once(
+    tmp_path: Path, new_topic_id: str
+) -> None:
+    with killed_server(tmp_path) as (server, clients):
+        clients.create(new_topic_id)
+        for _ in range(2):  # Lives; the first request of the second is not NOT_COORDINATOR.
+            with raw_member(clients.config["bootstrap.servers"], "readers", new_topic_id):
+                server.kill()
+            server.start()
 
 
 class WingsMember:

@@ -183,7 +183,6 @@ def test_an_empty_log_is_sound(log: Log) -> None:
     assert report.ok
 
 
-
 def test_a_log_that_begins_within_a_page_has_nothing_wrong(log: Log) -> None:
     topic = log.create_topic("cut")
     for first in (0, ROWS):
@@ -193,6 +192,7 @@ def test_a_log_that_begins_within_a_page_has_nothing_wrong(log: Log) -> None:
     )
     report = log.check()
     assert (report.problems, report.pages, report.rows) == ((), 2, 2 * ROWS - 4)
+
 
 def test_a_sound_log_is_counted_and_nothing_is_written(log: Log, topic: Topic) -> None:
     keyed = log.create_topic("keyed", "key")
