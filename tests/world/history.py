@@ -5,7 +5,7 @@ which pushes were acknowledged where, and what each read found.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Place = tuple[str, str]
@@ -34,6 +34,23 @@ class Push:
         self.placed, self.acked_ns = placed, time_ns
 
 
+@dataclass(frozen=True)
+class Look:
+    """What one look at the ends of partitions saw, and when."""
+
+    ends: Mapping[Place, int]
+    """The next offset of each place, exclusive; all that was visible by `since_ns` lies before."""
+    since_ns: int
+    until_ns: int
+    """When it had ended: what it saw is visible to all later ones."""
+    whole: str | None = None
+    """The topic of which it saw all partitions at one moment; None: one place, row by row."""
+
+    def end(self, place: Place) -> int | None:
+        """Return the next offset of a place, None where it did not look there."""
+        return self.ends.get(place, 0 if place[0] == self.whole else None)
+
+
 @dataclass
 class History:
     """What the clients did and saw.
@@ -41,22 +58,36 @@ class History:
     Attributes:
         deleted: How far retention was asked to delete, by place.
         committed: The last offset whose commit was acknowledged, by consumer and place.
+        offered: The last offset that a consumer tried to commit, by consumer and place.
     """
 
     pushes: list[Push] = field(default_factory=list[Push])
     rows: dict[Place, dict[int, int]] = field(default_factory=dict[Place, dict[int, int]])
     """What was seen at each offset, by any read."""
+    seen_ns: dict[int, int] = field(default_factory=dict[int, int])
+    """When each row was first seen."""
+    looks: list[Look] = field(default_factory=list[Look])
     deleted: dict[Place, int] = field(default_factory=dict[Place, int])
     committed: dict[tuple[str, Place], int] = field(default_factory=dict[tuple[str, Place], int])
+    offered: dict[tuple[str, Place], int] = field(default_factory=dict[tuple[str, Place], int])
     reads: int = 0
 
-    def see(self, place: Place, start: int, numbers: Sequence[int]) -> None:
+    def see(self, place: Place, start: int, numbers: Sequence[int], time_ns: int) -> None:
         """Note what a read found at an offset and those after it."""
         known = self.rows.setdefault(place, {})
         self.reads += 1
         for offset, number in enumerate(numbers, start):
             before = known.setdefault(offset, number)
             assert before == number, f"{place} had {before} at {offset}, now it has {number}"
+            self.seen_ns.setdefault(number, time_ns)
+
+    def see_offsets(self, consumer: str, stored: Mapping[Place, int]) -> None:
+        """Check what a consumer has stored: its last commit, or one that may have been lost."""
+        for (name, place), offered in self.offered.items():
+            if name == consumer:
+                least = self.committed.get((consumer, place), -1)
+                found = stored.get(place, -1)
+                assert least <= found <= offered, f"{consumer} has {found} in {place}, not {least}"
 
     def acked_before(self, place: Place, time_ns: int) -> int:
         """Return the end of what was acknowledged by a time in a place: a read after it sees it."""
@@ -84,37 +115,63 @@ class History:
             None,
         )
 
-    def check(self, logs: dict[Place, tuple[int, list[int]]]) -> None:
+    def check(self, logs: dict[Place, tuple[int, list[int]]], time_ns: int) -> None:
         """Check all of it at the end.
 
         Args:
             logs: What each partition has: the offset at which it starts, and all its rows.
         """
         for place, (start, numbers) in logs.items():
-            self.see(place, start, numbers)
+            self.see(place, start, numbers, time_ns)
             limit = self.deleted.get(place, 0)
             assert start <= limit, f"{place} starts at {start}; only what is before {limit} may go"
         for place, known in self.rows.items():
             start, numbers = logs.get(place, (0, []))
             lost = [offset for offset in known if offset >= start + len(numbers)]
             assert not lost, f"{place} ends at {start + len(numbers)}, but {lost} were read"
+            ahead = [look for look in self.looks if (look.end(place) or 0) > start + len(numbers)]
+            assert not ahead, f"{place} ends at {start + len(numbers)}, but {ahead} saw more"
             assert len(set(known.values())) == len(known), f"a row is in {place} twice"
         found = _Found(
             {place: start for place, (start, _) in logs.items()},
             {place: {row: at for at, row in known.items()} for place, known in self.rows.items()},
         )
-        pushed = {row for push in self.pushes for rows in push.rows.values() for row in rows}
-        invented = {row for known in self.rows.values() for row in known.values()} - pushed
-        assert not invented, f"rows that nobody pushed: {sorted(invented)}"
-        together: dict[str, set[bool | None]] = {}
+        pushed = {
+            (push.topic, partition, row)
+            for push in self.pushes
+            for partition, rows in push.rows.items()
+            for row in rows
+        }
+        seen = {(*place, row) for place, known in self.rows.items() for row in known.values()}
+        assert seen <= pushed, f"rows that nobody pushed there: {sorted(seen - pushed)}"
+        together: dict[str | int, list[Push]] = {}
         for push in self.pushes:
-            visible = found.shows(push)
-            if push.together is not None:
-                together.setdefault(push.together, set()).add(visible)
-        for name, visible in together.items():
+            together.setdefault(push.together or id(push), []).append(push)
+        for name, pushes in together.items():
+            visible = {found.shows(push) for push in pushes}
             assert not {True, False} <= visible, f"the publish {name} is visible in part"
+            self._check_looks(pushes, found)
         for place, offsets in found.offsets.items():
             self._check_order(place, offsets)
+
+    def _check_looks(self, pushes: Sequence[Push], found: "_Found") -> None:
+        """Check that rows shown at once are seen as a whole, and by all looks after the first."""
+        ranges = [each for push in pushes for each in found.ranges(push)]
+        times = [push.acked_ns for push in pushes if push.placed is not None]
+        rows = [row for push in pushes for some in push.rows.values() for row in some]
+        times += [self.seen_ns[row] for row in rows if row in self.seen_ns]
+        for look in self.looks:
+            if any((look.end(place) or 0) > first for place, first, _ in ranges):
+                times.append(look.until_ns)
+        visible_ns = min(times, default=math.inf)
+        for look in self.looks:
+            ends = [(look.end(place), first, last) for place, first, last in ranges]
+            shown = {end > last for end, _, last in ends if end is not None}
+            late = look.since_ns > visible_ns
+            assert not (late and False in shown), f"{look} missed {ranges}, shown at {visible_ns}"
+            if look.whole is not None:
+                parts = [end for end, first, last in ends if end and first < end <= last]
+                assert len(shown) + len(parts) <= 1, f"{look} saw a part of {ranges}"
 
     def _check_order(self, place: Place, offsets: Mapping[int, int]) -> None:
         """Check that pushes of a producer are in the order in which it sent them."""
@@ -137,22 +194,32 @@ class _Found:
     offsets: Mapping[Place, Mapping[int, int]]
     """The offset of each row, gone ones that were read included."""
 
+    def ranges(self, push: Push) -> Iterator[tuple[Place, int, int]]:
+        """Yield the places of a push that are known, with its first and last offset there."""
+        for partition, rows in push.rows.items():
+            place = push.topic, partition
+            offsets = self.offsets.get(place, {})
+            first = next((offsets[row] - i for i, row in enumerate(rows) if row in offsets), None)
+            if first is not None:
+                yield place, first, first + len(rows) - 1
+
     def shows(self, push: Push) -> bool | None:
         """Tell whether a push is visible, as a whole; None where retention may have taken it."""
         visible: set[bool] = set()
+        known = {place: first for place, first, _ in self.ranges(push)}
         for partition, rows in push.rows.items():
             place = push.topic, partition
             start, offsets = self.starts.get(place, 0), self.offsets.get(place, {})
-            first = next((offsets[row] - i for i, row in enumerate(rows) if row in offsets), None)
-            if first is None and start:
-                return None  # It may have been there, and unseen.
-            if push.placed is not None:
-                want = push.placed[partition]
+            first = known.get(place)
+            want = None if push.placed is None else push.placed[partition]
+            if first is None and (start if want is None else want + len(rows) <= start):
+                continue  # It may have been there, and unseen.
+            if want is not None:
                 assert first == want, f"acknowledged in {place} at {want}, found at {first}"
             visible.add(first is not None)
             if first is not None:
-                for want, row in enumerate(rows, first):
-                    unseen = want < start and row not in offsets
-                    assert unseen or offsets.get(row) == want, f"a part of {push} is in {place}"
-        assert len(visible) == 1, f"a push to {sorted(push.rows)} is visible in part"
-        return visible.pop()
+                for at, row in enumerate(rows, first):
+                    unseen = at < start and row not in offsets
+                    assert unseen or offsets.get(row) == at, f"a part of {push} is in {place}"
+        assert len(visible) <= 1, f"a push to {sorted(push.rows)} is visible in part"
+        return visible.pop() if visible else None

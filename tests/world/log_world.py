@@ -15,7 +15,7 @@ import world_threads
 from history import History, Place
 from power_loss import Disk, changes_of
 from programs import TOPICS, Operation, Program
-from world_clients import SCHEMA, Client, numbers_of
+from world_clients import SCHEMA, Client, numbers_of, places_of
 from world_threads import Crashed, Life, Scheduler, Task
 from world_wire import Wire
 
@@ -121,6 +121,8 @@ class World:
         self._lives = 0
         self.doing: dict[int, tuple[Operation, int]] = {}
         """What each client does, and since when."""
+        self.lookers: list[Task] = []
+        """Clients that wait to look."""
         self._disk = Disk(directory, self._random)
         self.wire = Wire(self.scheduler, self._random)
         self._machines = [self._machine(number) for number in range(program.nodes + 1)]
@@ -147,6 +149,12 @@ class World:
                 return logs[number % len(logs)]
             world_threads.sleep(LOOK_SECONDS)
 
+    def call_lookers(self) -> None:
+        """Have clients look that wait to."""
+        for task in self.lookers:
+            self.scheduler.wake(task)
+        self.lookers.clear()
+
     def _main(self) -> None:
         for machine in self._machines:
             self._start(machine)
@@ -159,6 +167,8 @@ class World:
         self.scheduler.at_point = self._crash_perhaps
         self.wire.fails = True
         for number, operations in enumerate(self._program.clients):
+            if operations:
+                self.doing[number] = operations[0], self.scheduler.now_ns
             work = partial(Client(self, number).run, operations)
             self._clients.append(self.scheduler.start(f"client {number}", work))
         quiet_ns = self.scheduler.now_ns
@@ -254,7 +264,10 @@ class World:
         for machine in self._machines:
             if machine.log is not None:
                 with self.scheduler.calling(machine.life):
-                    self.history.check(self._read_all(machine.log))
+                    self.history.check(self._read_all(machine.log), self.scheduler.now_ns)
+                    for consumer in sorted({name for name, _ in self.history.offered}):
+                        stored = machine.log.registry.get_offsets(consumer)
+                        self.history.see_offsets(consumer, places_of(stored))
         for machine in reversed(self._machines):
             with self.scheduler.calling(machine.life):
                 if machine.log is not None:

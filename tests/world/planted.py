@@ -14,8 +14,8 @@ from wings_core.maintain import drain
 from wings_core.metadata import pool
 from wings_core.metadata.judge import Judge
 from wings_core.metadata.sqlite import commit, database, writer
+from wings_core.metadata.store import consumers, stages
 from wings_core.metadata.store import maintenance as store_maintenance
-from wings_core.metadata.store import stages
 from wings_core.metadata.waiting import Waiters, Wake
 from wings_core.storage import segments
 from wings_core.times import Deadline
@@ -102,19 +102,33 @@ BUGS: dict[str, Bug] = {
     "a turn at a connection is lost": Bug(
         pool.FairPool, "release", "waiter.served.release()", "pass"
     ),
+    "a row less is enough": Bug(
+        Fetcher, "read", "state.enough", "state.delivered >= max(1, state.min_messages - 1)"
+    ),
+    "a follower hears nothing": Bug(
+        Fetcher,
+        "read",
+        "cancel.wake.wait(state.deadline.remaining())",
+        "(Wake() if follows else cancel.wake).wait(state.deadline.remaining())",
+    ),
+    "a consumer's second commit is not stored": Bug(
+        consumers, "commit_offsets", 'SET "offset" = excluded.', 'SET "offset" = consumer_offsets.'
+    ),
 }
 
 FOUND_BY: dict[str, int] = {
     "a node looks where pages were before a drain": 98,
     "metadata is not synced": 3,
     "segments are not synced": 22,
-    "a push that is repeated is committed again": 18,
+    "a push that is repeated is committed again": 7,
     "a flush whose answer was lost is committed again": 2,
-    "a reader looks before it listens": 22,
+    "a reader looks before it listens": 21,
     "a reader that is woken wakes no other": 22,
     "retention takes the page that has the offset": 18,
     "a drain joins rows in another order": 7,
     "a publish is not remembered": 10,
     "a turn at a connection is lost": 1,
+    "a row less is enough": 9,
+    "a follower hears nothing": 7,
 }
 """Worlds that show those that the first does not, as the code is now; they are tried first."""

@@ -69,6 +69,8 @@ class Program:
         hot = random.choice(tuple(TOPICS)), random.choice(KEYS)
         clients = [_client(random, kind, hot) for kind in kinds]
         clients += clients[1:2] * random.choice((0, 0, 1, 2))  # Readers go together, often.
+        if any(each.kind == "publish" for operations in clients for each in operations):
+            clients.append((Operation("look"),))
         points = sorted(random.sample(range(200, POINTS), random.choice((0, 1, 1, 2, 4))))
         crashes = tuple(
             Crash(point, random.randrange(nodes + 1), power=not nodes and random.random() < 0.5)

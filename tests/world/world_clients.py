@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import world_threads
-from history import Place, Push
+from history import Look, Place, Push
 from programs import KEYS, TOPICS, Operation
 from world_threads import Crashed
 
@@ -19,7 +19,14 @@ from wings_core.fetch.state import FetchState
 from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import PreparedBatch, Preparer, PushOptions
 from wings_core.log import Log
-from wings_core.model import Accepted, Rejected, StageEntry, Topic
+from wings_core.model import (
+    Accepted,
+    CommittedOffset,
+    PartitionState,
+    Rejected,
+    StageEntry,
+    Topic,
+)
 from wings_core.model import Sequence as BatchSequence
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
@@ -41,6 +48,12 @@ CALL_SLACK_SECONDS = 40.0
 
 TAIL_READS = 6
 
+LOOKS = 10
+"""Looks at each topic as a publish begins."""
+
+LOOK_NS = 10**9
+"""How long a client waits for a publish before it looks nevertheless."""
+
 RETRY_SECONDS = 0.2
 
 T = TypeVar("T")
@@ -49,6 +62,11 @@ T = TypeVar("T")
 def numbers_of(chunk: FetchedChunk) -> list[int]:
     """Return the numbers of a chunk's rows."""
     return [int(number) for number in chunk.batch.column("n").to_numpy()]
+
+
+def places_of(offsets: Sequence[CommittedOffset]) -> dict[Place, int]:
+    """Return offsets by place."""
+    return {(each.topic.topic, str(each.partition)): each.offset for each in offsets}
 
 
 class LostError(Exception):
@@ -107,6 +125,7 @@ class Client:
         stages = [f"{name}-{tries}-{push.topic}" for push in pushes]
 
         def publish(log: Log) -> None:
+            self._world.call_lookers()
             found = log.stages.publish(f"w{self._number}", self._batches, stages)
             for push in pushes:
                 push.acknowledge(
@@ -137,21 +156,19 @@ class Client:
 
     def scan(self, operation: Operation) -> None:
         """Read all of a topic once, every partition from its start to its end."""
-        began = self._scheduler.now_ns
 
         def scan(log: Log) -> None:
             topic = self._topic(log, operation.topic)
-            states = log.registry.partition_states(topic.uuid)
+            for other in TOPICS:  # Before it: what a publish shows there is to be seen here too.
+                if other != operation.topic:
+                    self._look(log, other)
+            states = self._look(log, operation.topic)
             cursors = [
                 PartitionCursor(
                     each.partition, each.log_start_offset, each.next_offset, clamps=True
                 )
                 for each in states
             ]
-            for each in states:
-                place = operation.topic, str(each.partition)
-                acked = self._history.acked_before(place, began)
-                assert each.next_offset >= acked, f"a scan of {place} misses what was acknowledged"
             found: dict[Place, int] = {}
             for chunk in log.fetcher.scan(Read.of(topic, cursors), Cancel()):
                 self._see(operation.topic, chunk, found)
@@ -162,6 +179,20 @@ class Client:
         with suppress(LostError):
             self._call(scan)
 
+    def look(self, _: Operation) -> None:
+        """Look where all partitions stand as a publish begins, while other clients are at work."""
+
+        def look(log: Log) -> None:
+            for _ in range(LOOKS):
+                for topic in TOPICS:
+                    self._look(log, topic)
+
+        while any(each.kind != "look" for each, _ in self._world.doing.values()):
+            self._world.lookers.append(self._scheduler.current)
+            self._scheduler.wait(self._scheduler.now_ns + LOOK_NS)
+            with suppress(LostError):
+                self._call(look)
+
     def commit(self, operation: Operation) -> None:
         """Commit the offset read so far, by a consumer of its own; it never goes back."""
         place, partition = self._place(operation)
@@ -169,10 +200,9 @@ class Client:
 
         def commit(log: Log) -> None:
             topic = self._topic(log, operation.topic)
-            found = log.registry.get_offsets(consumer, topic.uuid)
-            stored = {(each.topic.topic, str(each.partition)): each.offset for each in found}
-            want = self._history.committed.get((consumer, place), 0)
-            assert stored.get(place, 0) >= want, f"{stored} lost the commit of {want}"
+            found = log.registry.get_offsets(consumer)
+            self._history.see_offsets(consumer, places_of(found))
+            self._history.offered[consumer, place] = offset
             log.registry.commit_offsets(consumer, [(topic, partition, offset)])
             self._history.committed[consumer, place] = offset
 
@@ -331,41 +361,59 @@ class Client:
             partition = Partition(f'"{operation.partition}"')
         return (operation.topic, str(partition)), partition
 
+    def _look(self, log: Log, topic: str) -> Sequence[PartitionState]:
+        """Return where the partitions of a topic stand, at one moment."""
+        began = self._scheduler.now_ns
+        states = log.registry.partition_states(self._topic(log, topic).uuid)
+        ends = {(topic, str(each.partition)): each.next_offset for each in states}
+        self._history.looks.append(Look(ends, began, self._scheduler.now_ns, topic))
+        return states
+
     def _read(self, operation: Operation, least: int, most: int) -> None:
         """Read on in a partition, and check what was read and how long it took."""
         place, partition = self._place(operation)
-        began, stalled = self._scheduler.now_ns, self._scheduler.stalled_ns
+        stalled = self._scheduler.stalled_ns
         slack = CALL_SLACK_SECONDS if self._world.has_nodes else SLACK_SECONDS
         seconds = operation.milliseconds / 1_000
-        acked, faults = self._history.acked_before(place, began), self._world.wire.faults
-        at = {place: self._positions.get(place, 0)}
+        faults = self._world.wire.faults
+        start = self._positions.get(place, 0)
+        at = {place: start}
+
+        def due() -> int:
+            """Return by when what a read brings now, at the latest, had become visible."""
+            stalls = self._scheduler.stalled_ns - stalled
+            return self._scheduler.now_ns - stalls - int(slack * 1e9)
 
         def read(log: Log) -> None:
-            cursor = PartitionCursor(partition, at[place])
-            state = FetchState(Deadline.after(seconds), least, most)
+            cursor = PartitionCursor(partition, start)
             reads = Read.of(self._topic(log, operation.topic), [cursor])
             began = self._scheduler.now_ns
+            state = FetchState(Deadline.after(seconds), least, most)
             for chunk in log.fetcher.read(reads, state, Cancel()):
+                if due() > began:  # So long nothing came: nothing was there.
+                    self._history.looks.append(Look(dict(at), due(), self._scheduler.now_ns))
                 self._see(operation.topic, chunk, at)
-            took = self._scheduler.now_ns - began - (self._scheduler.stalled_ns - stalled)
-            enough = self._history.acked_at(place, self._positions.get(place, 0) + least, began)
+            ended, rows = self._scheduler.now_ns, at[place] - start
+            stalls = self._scheduler.stalled_ns - stalled
+            enough = self._history.acked_at(place, start + least, began)
             bound = min(seconds * 1e9, math.inf if enough is None else enough - began)
-            assert took <= bound + slack * 1e9, f"{operation} took {took / 1e9} s"
-            assert state.enough or state.deadline.passed, f"{operation} ended before its deadline"
-            assert state.delivered <= most
+            took = ended - began
+            assert took - stalls <= bound + slack * 1e9, f"{operation} took {took / 1e9} s"
+            assert rows >= least or took >= seconds * 1e9 - 1, f"{operation} ended with {rows} rows"
+            assert rows <= most, f"{operation} brought {rows} rows"
             # A node that cannot reach its service shows the log as it knows it.
-            if not state.full and faults == self._world.wire.faults:
-                assert at[place] >= acked, f"{place} was acknowledged up to {acked}, read to {at}"
+            if rows < most and faults == self._world.wire.faults:
+                self._history.looks.append(Look(at, max(began, due()), ended))
 
         try:
             self._call(read)
         except LostError:
             pass
         except OffsetOutOfRange as error:
-            start = error.log_start_offset
-            if not at[place] < start <= self._history.deleted.get(place, 0):
+            kept = error.log_start_offset
+            if not at[place] < kept <= self._history.deleted.get(place, 0):
                 raise
-            at[place] = start
+            at[place] = kept
         self._positions[place] = at[place]
 
     def _see(self, topic: str, chunk: FetchedChunk, at: dict[Place, int]) -> None:
@@ -377,5 +425,7 @@ class Client:
             want = at.setdefault(place, start)
             assert start == want, f"{place} was read up to {want}, then from {start}"
             assert rows == end - start + 1, f"{rows} rows at {start} to {end} of {place}"
-            self._history.see(place, start, numbers[first : first + rows])
+            some = numbers[first : first + rows]
+            self._history.see(place, start, some, self._scheduler.now_ns)
             at[place], first = end + 1, first + rows
+        assert first == len(numbers), f"{len(numbers)} rows, not those of {chunk.ranges}"
