@@ -266,6 +266,7 @@ def publish_stages(log: ServedLog, body: StagePublish) -> Json:
         published = log.stages.publish(
             body.writer, body.batch, body.stages, shards, epoch=body.epoch, offsets=offsets
         )
+    log.on_publish(published)
     return describe_published(published)
 
 

@@ -8,6 +8,7 @@ import itertools
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from typing import Literal, get_args
 
@@ -27,6 +28,7 @@ from prometheus_client.metrics_core import (
 
 from wings_core.errors import Internal, StorageCorrupt
 from wings_core.ingest.group_commit import FlushReport
+from wings_core.model import PublishResult
 from wings_core.names import TopicName
 from wings_core.traffic import Traffic
 from wings_server.log_metrics import LogCollector
@@ -165,6 +167,15 @@ class Metrics:
         self._counts.add(transport, pushes=batches, push_rows=rows, push_bytes=size)
         self.traffic.pushed(topic, rows, size)
 
+    def published(self, transport: Transport, result: PublishResult) -> None:
+        """Count what a publish made visible, one batch for each partition; a repeat counts nothing.
+
+        Staged batches are counted here alone: until their publish nobody can read them.
+        """
+        if not result.replayed:
+            for each in result.committed:
+                self.pushed(transport, each.topic, each.rows, each.bytes)
+
     def fetch_begun(self, transport: Transport) -> None:
         """Count the start of a read."""
         self._counts.add(transport, fetches=1)
@@ -189,8 +200,9 @@ class Metrics:
         self._errors.labels(transport, code).inc()
 
     def observe(self, log: ServedLog) -> None:
-        """Register the gauges of a log; every later scrape reads them."""
+        """Register the gauges of a log, which every later scrape reads, and count its publishes."""
         self.traffic = log.traffic
+        log.on_publish = partial(self.published, "flight")  # HTTP stages nothing.
         self._registry.register(LogCollector(log))
 
     def families(self) -> Iterator[Metric]:

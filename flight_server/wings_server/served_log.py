@@ -9,6 +9,7 @@ from wings_core.deployments import Parts
 from wings_core.ingest.group_commit import FlushReport
 from wings_core.limits import Limits
 from wings_core.log import Log
+from wings_core.model import PublishResult
 from wings_core.share.open import all_groups
 from wings_core.share.replica.copies import HoldsCopies, ReplicaCopies
 from wings_core.sql import Sql
@@ -36,6 +37,7 @@ class ServedLog(Log):
         tables: Commits segments to the tables of topics, or None.
         backups: Backups in progress at this process.
         consumer_groups: Runs consumer groups, once this process is served; None before.
+        on_publish: Called with the result of each `stage-publish`; counts it once served.
         tls: The certificate of the listeners that serve it; None without TLS.
         standings: Reads the state of topics, consumers and groups for overviews.
         history: Samples of the last hour, once started.
@@ -52,6 +54,7 @@ class ServedLog(Log):
     ) -> None:
         metadata = parts.metadata
         self.consumer_groups: GroupNode | None = None
+        self.on_publish: Callable[[PublishResult], None] = lambda published: None
         self.tls: Tls | None = None
         self.tables: Tables | None = None
         if catalog is not None:

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from held_address import held_address
 
 import wings_client
-from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_server.testing import RunningServer
 
 pytestmark = pytest.mark.server(kafka=True)
@@ -147,6 +147,23 @@ def test_a_transaction_is_visible_once_it_is_committed_and_not_before(
     assert clients.values(two, 1) == []
     with wings_client.connect(server.flight) as client:
         assert client.scan(two, partition=0).read_all()["value"].to_pylist() == expected
+
+
+def test_rows_of_a_transaction_are_counted_when_it_commits(
+    clients: Clients, server: RunningServer, new_topic_id: str
+) -> None:
+    clients.create(new_topic_id)
+    traffic, name = server.server.log.traffic, TopicName.parse(new_topic_id)
+    producer = clients.producer(new_topic_id)
+    for end in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        producer.produce(new_topic_id, b"1")
+        producer.produce(new_topic_id, b"2")
+        assert producer.flush(LATER) == 0
+        assert traffic.of(name).rows_in == 0
+        end(LATER)
+    assert traffic.of(name).rows_in == 2
+    assert traffic.of(name).bytes_in > 0
 
 
 def test_offsets_of_a_group_are_committed_with_what_was_made_of_them(

@@ -67,6 +67,40 @@ def test_traffic_counts_what_goes_in_and_out(
     assert (found["rows_in"], found["rows_out"]) == (4, 6)
 
 
+def test_traffic_counts_staged_rows_once_when_they_are_published(
+    http: httpx.Client, server: RunningServer, new_topic_id: str, command: Command, tmp_path: Path
+) -> None:
+    """Stages, transactions and files: nothing before their publish, nothing for a repeated one."""
+    create_topic(http, new_topic_id, ["n: int64"])
+    path = tmp_path / "rows.csv"
+    path.write_text("n\n1\n2\n")
+    total = "wings_push_rows_total"
+
+    def counted() -> tuple[int, float]:
+        (found,) = act(http, "topic-totals", topics=[new_topic_id])
+        text = http.get("/metrics").text
+        (metric,) = re.findall(rf'^{total}{{transport="flight"}} (\S+)$', text, re.MULTILINE)
+        assert bool(found["traffic"]["bytes_in"]) == bool(found["rows"])
+        return found["traffic"]["rows_in"], float(metric)
+
+    before = counted()[1]
+    with wings_client.connect(server.flight) as client:
+        with client.stage(new_topic_id, f"{new_topic_id}-stage") as stage:
+            stage.write({"n": [1, 2, 3]})
+        assert counted() == (0, before)
+        for _ in range(2):
+            client.publish(new_topic_id, 0, [stage.id])
+            assert counted() == (3, before + 3)
+        transactions = client.transactions(new_topic_id + "-copy")
+        consumed = client.consumer(new_topic_id + "-copy", new_topic_id, auto_commit=False)
+        with consumed as consumer, transactions.begin() as transaction:
+            transaction.push(new_topic_id, next(consumer).batch)
+            transaction.commit(consumer)
+        assert counted() == (6, before + 6)
+    command("push", new_topic_id, path, "--endpoint", server.flight)
+    assert counted() == (8, before + 8)
+
+
 def test_partitions_are_told_of_in_an_order_and_in_parts(
     http: httpx.Client, new_topic_id: str
 ) -> None:

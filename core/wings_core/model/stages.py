@@ -1,6 +1,6 @@
 """Stages, and the results of publishing or aborting them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wings_core.model.consumer_groups import MemberEpoch
 from wings_core.model.topics import Topic
@@ -41,6 +41,13 @@ class PublishedTopicRange:
     partition: Partition
     start_offset: int
     end_offset: int
+    bytes: int = field(default=0, compare=False)
+    """Stored bytes of its pages; 0 in the result of a repeated publish."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows published."""
+        return self.end_offset - self.start_offset + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,10 +110,10 @@ class _Written:
             self.refuse(error)
             self.service.metrics.failed("kafka", code_of(error).name)
             return _refusal(error)
-        self.service.metrics.pushed("kafka", self.topic.name, self.rows, self.size)
-        if isinstance(outcome, StagedBatch):
+        if isinstance(outcome, StagedBatch):  # Counted when its transaction is committed.
             return {"base_offset": self._predicted(outcome)}
         assert isinstance(outcome, Accepted)
+        self.service.metrics.pushed("kafka", self.topic.name, self.rows, self.size)
         (committed,) = outcome.committed
         if self.data is not None and not outcome.replayed:  # A repeat may have other records.
             place = self.topic.uuid, self.partition, committed.start_offset

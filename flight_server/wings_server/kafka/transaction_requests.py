@@ -169,8 +169,13 @@ def end(service: KafkaService, principal: Principal, request: Request) -> Values
     """Answer `EndTxn`."""
     del principal
     name, producer = _transaction(service, request)
-    end, is_commit = service.log.metadata.transactions.end, request.body.committed
-    return {"error_code": _done(request, lambda: end(name, producer, commit=is_commit))}
+    transactions, is_commit = service.log.metadata.transactions, request.body.committed
+
+    def change() -> None:
+        ended = transactions.end(name, producer, commit=is_commit)
+        service.metrics.published("kafka", ended)
+
+    return {"error_code": _done(request, change)}
 
 
 def _transaction(service: KafkaService, request: Request) -> tuple[str, ProducerEpoch]:

@@ -141,7 +141,7 @@ def test_staged_slices_of_a_page_stay_slices_when_they_are_published(
     assert metadata.stages.of_topic(topic.uuid) == [
         UnpublishedStage("s", topic.uuid, 7, 700, 3, NOON)
     ]
-    metadata.stages.publish("writer", 0, ["s"])
+    published = metadata.stages.publish("writer", 0, ["s"])
     metadata.reopen()
     locations = [metadata.registry.locate(topic.uuid, to, 0, 10).locations for to in (A, B)]
     assert locations == [
@@ -153,6 +153,7 @@ def test_staged_slices_of_a_page_stay_slices_when_they_are_published(
     ]
     states = metadata.registry.partition_states(topic.uuid)
     assert [state.bytes for state in states] == [500, 200]
+    assert [each.bytes for each in published.committed] == [500, 200]
 
 
 def test_stages_are_listed_by_topic_and_id(metadata: MetadataUnderTest) -> None:

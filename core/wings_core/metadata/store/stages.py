@@ -4,6 +4,7 @@ A publish is fenced by writer and batch, and answered again with its first resul
 offsets by the rule of a commit, `PartitionDraft.append`, some at a time.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -193,6 +194,8 @@ class _Move:
         self._topics: dict[int, _Topic] = {}
         self._first: dict[tuple[int, Partition], int] = {}
         """The first offset of each partition, in the order of their first pages."""
+        self._bytes: Counter[tuple[int, Partition]] = Counter()
+        """Stored bytes that each partition gets."""
         self._drafts: dict[tuple[int, Partition], PartitionDraft] = {}
 
     def stages(self, names: Sequence[str], topics: Iterable[str] = ()) -> None:
@@ -235,6 +238,7 @@ class _Move:
                 partition,
                 first,
                 self._drafts[topic_id, partition].next_offset - 1,
+                self._bytes[topic_id, partition],
             )
             for (topic_id, partition), first in self._first.items()
         )
@@ -299,6 +303,7 @@ class _Move:
             draft = changed[partition] = self._drafts[key]
             self._first.setdefault(key, draft.next_offset)
             size = length if slice_bytes is None else slice_bytes
+            self._bytes[key] += size
             got = draft.append(count, size, self._now if timestamp is None else timestamp)
             draft.pages += 1
             pages.append((draft, got, row))

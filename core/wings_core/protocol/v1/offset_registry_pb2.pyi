@@ -543,16 +543,18 @@ class PublishStagesResponse(_message.Message):
     def __init__(self, committed: _Optional[_Iterable[_Union[PublishedRange, _Mapping]]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class PublishedRange(_message.Message):
-    __slots__ = ("topic", "partition", "start_offset", "end_offset")
+    __slots__ = ("topic", "partition", "start_offset", "end_offset", "bytes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: str
     start_offset: int
     end_offset: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[str] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+    bytes: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[str] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class AbortStagesRequest(_message.Message):
     __slots__ = ("writer", "stages", "batch", "prefix")
