@@ -12,6 +12,7 @@ from wings_core.contracts.actions import TopicBody
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
+from wings_core.names import TopicName
 from wings_core.storage.objects.open import s3_properties
 
 if TYPE_CHECKING:
@@ -48,9 +49,14 @@ class TableCalls(AdminCalls):
         described = self._described_table(topic)
         about: dict[str, Any] | None = described.get("table")
         if about is None:
+            topic_id = TopicName.parse(described["topic"]).topic
             raise InvalidArgument(
-                f"topic {described['topic']} is no table: its configuration has no "
-                'table: "iceberg", or the server has no pyiceberg'
+                f"topic {described['topic']} is no table: "
+                + (
+                    f"""make it one with `wings topic alter {topic_id} --set 'table="iceberg"'`"""
+                    if described["config"]["table"] is None
+                    else "the server has no pyiceberg: install wings-flight[server,iceberg] there"
+                )
             )
         try:
             from pyiceberg.table import StaticTable

@@ -1,5 +1,6 @@
 """Topics that are Iceberg tables: any engine reads the same rows as Wings, each of them once."""
 
+import json
 import tempfile
 from collections.abc import Collection
 from contextlib import closing
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
+from fix_commands import Command
 from fix_postgres import PostgresServer
 from flight_calls import act, error_of, numbers, push, ticket_of
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ from property_examples import examples
 
 import wings_client
 from wings_core.check import check_directory
-from wings_core.errors import Unavailable
+from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.limits import Limits
 from wings_core.metadata.store.tables import DatabaseTables
 from wings_core.model import Topic
@@ -138,6 +140,44 @@ def test_small_segments_are_replaced_in_the_table_as_wholes(tmp_path: Path) -> N
         assert 1 < len(list(table_of(server).scan().plan_files())) < 15
         assert len(list(tmp_path.rglob("*.metadata.json"))) <= 11
     assert check_directory(tmp_path).ok
+
+
+def test_commands_say_how_far_the_table_is(tmp_path: Path, command: Command) -> None:
+    with running_server(tmp_path, limits=LIMITS) as server, server.client() as client:
+        act(client, "create-topic", topic="plain", schema={"fields": FIELDS})
+        with (
+            wings_client.connect(server.flight) as reader,
+            pytest.raises(InvalidArgument) as refused,
+        ):
+            reader.table("plain")
+        assert """wings topic alter plain --set 'table="iceberg"'""" in str(refused.value)
+        create(client)
+        push(client, "t", numbers(1, 2, 3))
+
+        def wings(*arguments: str) -> str:
+            found = command(*arguments, "--endpoint", server.flight)
+            assert found.status == 0, found
+            return found.out
+
+        assert "Iceberg table: default.t, 0 rows\n" in wings("topic", "describe", "t")
+        said = wings("maintain", "t")
+        snapshot = table_of(server).current_snapshot().snapshot_id
+        assert f"t: snapshot {snapshot} of its table, which has 3 rows\n" in said
+        act(client, "alter-topic", topic="t", config={"tier_after_ms": 3_600_000})
+        push(client, "t", numbers(4, 5))
+        said = wings("maintain", "t")
+        expected = "t: no new snapshot of its table, which has 3 rows; 2 are not in it yet: the "
+        assert said.startswith(f"{expected}oldest is ")
+        assert "s old, and due at 20" in said
+        shown = wings("topic", "describe", "t")
+        assert f"  snapshot_id: {snapshot}\n  rows that are not in it yet: 2, the oldest " in shown
+        described = json.loads(wings("topic", "describe", "t", "--format", "json"))
+        assert described["table"]["snapshot_id"] == snapshot
+        assert described["config"]["table"] == "iceberg"
+        assert [each["next_offset"] for each in described["partitions"]] == [5]
+        assert {each["tier"]: each["rows"] for each in described["tiers"]} == {
+            "hot": 2, "remote": 3
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("before", [{}, {"segment_format": "parquet"}])

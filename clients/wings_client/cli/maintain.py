@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,9 @@ import typer
 from wings_client.cli.endpoint import connected_transport, short_name
 from wings_client.cli.options import DEFAULT, EndpointOption
 from wings_client.cli.output import progress_line
-from wings_core.contracts.actions import Maintain
+from wings_core.contracts.actions import Maintain, TopicBody
 from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.model.topics import TABLE_AFTER_MS
 from wings_core.security.tokens import without_password
 
 if TYPE_CHECKING:
@@ -64,8 +66,12 @@ def maintain(
     with connected_transport(endpoint) as (client, transport):
         names = topics or [topic.name for topic in client.topics()]
         for name in names:
-            body = Maintain(topic=name)
+            body, of_topic = Maintain(topic=name), TopicBody(topic=name)
+            before = transport.act("describe-topic", of_topic, repeatable=True)
             done = transport.act("maintain", body, repeatable=True, timeout=PASS_SECONDS_MAX)
+            if before.get("table") is not None:
+                after = transport.act("describe-topic", of_topic, repeatable=True)
+                _report_table(name, before, after)
             _report(name, done, "see the server's log")
 
 
@@ -101,6 +107,27 @@ def _maintained(stopped: "OfflineLog", topic: "Topic") -> "MaintenanceReport":
                 f"{report.pages_expired:,} pages dropped, {report.pages_merged:,} merged"
             ),
         )
+
+
+def _report_table(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Print whether maintenance committed a snapshot to a topic's table, and when more is due."""
+    table = after["table"]
+    line = f"{short_name(name)}: no new snapshot of its table"
+    if table["snapshot_id"] != before["table"]["snapshot_id"]:
+        line = f"{short_name(name)}: snapshot {table['snapshot_id']} of its table"
+    line += f", which has {table['rows']:,} rows"
+    if table["lag_rows"]:
+        age_ms, after_ms = table["lag_ms"], after["config"]["tier_after_ms"]
+        due_ms = (TABLE_AFTER_MS if after_ms is None else after_ms) - age_ms
+        when = "now"
+        if due_ms > 0:
+            due_at = datetime.now(UTC) + timedelta(milliseconds=due_ms)
+            when = f"at {due_at:%Y-%m-%dT%H:%M:%SZ}"
+        line += (
+            f"; {table['lag_rows']:,} are not in it yet: the oldest is {age_ms // 1_000:,} s old, "
+            f"and due {when} (tier_after_ms)"
+        )
+    typer.echo(line)
 
 
 def _report(name: str, done: Mapping[str, Any], where: str) -> None:

@@ -1,6 +1,7 @@
 """`wings topic`: create, list, describe, alter and delete topics."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -217,18 +218,28 @@ def describe(
     wanted_format: FormatOption = "table",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show a topic's columns, configuration, partitions and tiers; as data, all its partitions.
+    """Show a topic's columns, configuration, table, partitions and tiers.
+
+    As JSON, all of that is one object; in the other formats of data, its partitions are written.
 
     $ wings topic describe flights
     """
     with connected_transport(endpoint, name) as (client, transport):
-        topic = client.topic(name)
+        body = TopicBody(topic=name)
+        described = transport.act("describe-topic", body, repeatable=True)
+        topic = Topic.from_json(described)
+        if wanted_format == "json":
+            for key in ("partitions", "tiers"):
+                action = f"{key.removesuffix('s')}-states"
+                described[key] = transport.act(action, body, repeatable=True)
+            typer.echo(json.dumps(described, indent=2, ensure_ascii=False))
+            return
         states = client.partitions(topic)
-        tiers = transport.act("tier-states", TopicBody(topic=topic.name), repeatable=True)
+        tiers = transport.act("tier-states", body, repeatable=True)
     if wanted_format != "table":
         _write_partitions(states, wanted_format)
         return
-    _print_topic(topic, states, all_partitions=all_partitions)
+    _print_topic(topic, states, described.get("table"), all_partitions=all_partitions)
     _print_tiers(tiers)
 
 
@@ -320,7 +331,13 @@ def delete(
     typer.echo(f"{short_name(topic.name)} is deleted")
 
 
-def _print_topic(topic: Topic, states: list[PartitionState], *, all_partitions: bool) -> None:
+def _print_topic(
+    topic: Topic,
+    states: list[PartitionState],
+    table: Mapping[str, Any] | None,
+    *,
+    all_partitions: bool,
+) -> None:
     typer.echo(f"Topic: {topic.name}")
     typer.echo(f"UUID: {topic.uuid}")
     typer.echo(f"Created: {_time_text(topic.created_at)}")
@@ -329,6 +346,7 @@ def _print_topic(topic: Topic, states: list[PartitionState], *, all_partitions: 
     for key, value in topic.config.items():
         if value is not None and value is not False:
             typer.echo(f"{key}: {json.dumps(value)}")
+    _print_table(table)
     typer.echo()
     write_list(
         ("column", "type", "null"),
@@ -339,6 +357,19 @@ def _print_topic(topic: Topic, states: list[PartitionState], *, all_partitions: 
     )
     typer.echo()
     _print_partitions(states, all_partitions=all_partitions)
+
+
+def _print_table(table: Mapping[str, Any] | None) -> None:
+    """Print the state of a topic's Iceberg table, if it has one."""
+    if table is None:
+        return
+    typer.echo(f"Iceberg table: {table['identifier']}, {table['rows']:,} rows")
+    typer.echo(f"  metadata_location: {table['metadata_location'] or '-'}")
+    typer.echo(f"  snapshot_id: {table['snapshot_id'] or '-'}")
+    behind = "none"
+    if table["lag_rows"]:
+        behind = f"{table['lag_rows']:,}, the oldest {table['lag_ms'] // 1_000:,} s old"
+    typer.echo(f"  rows that are not in it yet: {behind}")
 
 
 def _print_partitions(states: list[PartitionState], *, all_partitions: bool) -> None:

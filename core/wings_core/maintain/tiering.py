@@ -27,6 +27,7 @@ from wings_core.maintain.worker_pool import MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import Location, PageAddress, PageFormat, PartitionState, Topic
+from wings_core.model.topics import TABLE_AFTER_MS
 from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import MERGES, MergedFile, Wanted, read_pages
@@ -45,9 +46,6 @@ DAMAGED_MAX = 65_536
 
 DAMAGED_PER_TURN_MAX = 100
 """Most damaged pages skipped in one task of a partition; one more ends the task."""
-
-TABLE_AFTER_MS = 3_600_000
-"""Default age in milliseconds at which messages of a topic with a table move."""
 
 COMMIT_SECONDS_MAX = 600.0
 """Age at which an uncommitted segment is abandoned, as the reclaimer may delete it soon."""

@@ -11,6 +11,9 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 from wings_core.slots import SLOTS, SLOTS_MAX, slot_of
 
+TABLE_AFTER_MS = 3_600_000
+"""Default age in milliseconds at which messages of a topic with a table move."""
+
 
 class KafkaConfig(BaseModel):
     """Configuration of a topic that Kafka's clients produce to and consume."""
@@ -67,8 +70,8 @@ class TopicConfig(BaseModel):
         default=None,
         ge=0,
         description="Milliseconds from their timestamp until messages move to the remote store, "
-        "small pages merged into large compressed segments. Null: an hour if the server has a "
-        "remote store of its own, otherwise never.",
+        "small pages merged into large compressed segments. Null: an hour if the topic has a "
+        "table or the server a remote store of its own, otherwise never.",
     )
     segment_bytes: int = Field(
         default=64 * 1024 * 1024,
