@@ -65,6 +65,12 @@ class Limits(BaseModel):
         description="Bytes of small pushes that metadata stores until they move to storage; beyond "
         "it pushes go to storage directly, and are rejected while storage fails. 0: none.",
     )
+    inline_seconds: Annotated[float, DURATION] = Field(
+        default=0.75,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds after which small pushes in metadata begin to move to storage.",
+    )
     object_flush_seconds: Annotated[float, DURATION] = Field(
         default=0.25,
         ge=0,

@@ -162,6 +162,7 @@ class Log:
             self.store,
             self.limits.inline_bytes_max,
             LINGERING_FLUSH_BYTES_MAX if self.storage.lingers else FLUSH_BYTES_MAX,
+            self.limits.inline_seconds,
             holder,
         )
 

@@ -132,7 +132,10 @@ def main() -> None:
             flight=any_port,
             http=any_port,
             log_level="warning",
-            limits=Limits(segment_bytes_max=SEGMENT_BYTES_MAX),
+            # With a trap, it drains all the time until then.
+            limits=Limits(
+                segment_bytes_max=SEGMENT_BYTES_MAX, inline_seconds=0.02 if trap else 0.75
+            ),
         )
         pid = os.fork()
         if pid == 0:
@@ -146,7 +149,7 @@ def main() -> None:
 
 
 def set_trap(trap: str) -> None:
-    """Let this process kill itself, and drain all the time until then.
+    """Let this process kill itself.
 
     Nothing of what is inline stays in its memory, so that each read asks metadata.
 
@@ -162,7 +165,6 @@ def set_trap(trap: str) -> None:
     from wings_core.storage.inline_folios import InlineFolios
     from wings_core.storage.segments import SegmentStore
 
-    drain.DRAIN_SECONDS = 0.02
     drain.SWAPPED_PAGES = 4
 
     def keep_nothing(*_: object) -> None:

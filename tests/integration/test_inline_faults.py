@@ -15,10 +15,8 @@ from flight_calls import act, code_of, create_topic, error_of, get, numbers, pus
 from waiting import until
 
 from wings_core.limits import Limits
-from wings_core.maintain import drain
 from wings_server.testing import RunningServer, running_server
 
-NEVER = 1e6
 SECONDS_MAX = 60.0
 
 
@@ -95,15 +93,11 @@ def push_rows(client: flight.FlightClient) -> None:
             push(client, topic, pa.record_batch(rows))
 
 
-def test_a_damaged_page_in_metadata_is_corrupt_for_its_rows_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_page_in_metadata_is_corrupt_for_its_rows_alone(tmp_path: Path) -> None:
     path = tmp_path / "data"
-    with monkeypatch.context() as patched:
-        patched.setattr(drain, "DRAIN_SECONDS", NEVER)
-        with running_server(path) as server:
-            push_rows(server.client())
-            assert inline_pages(server) == 6
+    with running_server(path, limits=Limits(inline_seconds=1e6)) as server:
+        push_rows(server.client())
+        assert inline_pages(server) == 6
     damage(path, b"row 10")
     (problem,) = check(path)
     assert "offsets 10 to 19" in problem

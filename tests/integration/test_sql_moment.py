@@ -18,7 +18,6 @@ from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.maintain import drain
 from wings_core.model import Rejected, StageEntry, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
@@ -42,15 +41,10 @@ _numbers = count()
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     """A log that is drained and maintained when a test says so."""
     root = tmp_path_factory.mktemp("moment")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(drain, "DRAIN_SECONDS", NEVER)
-        patched.setattr(drain, "IDLE_SECONDS", NEVER)
-        with DataDirectory.open(root / "data") as directory:
-            limits = Limits(maintenance_seconds=NEVER, sql_queries_max=64)
-            with closing(
-                Log.open(OneDirectory(directory, remote=str(root / "remote")), limits)
-            ) as log:
-                yield log
+    with DataDirectory.open(root / "data") as directory:
+        limits = Limits(maintenance_seconds=NEVER, inline_seconds=NEVER, sql_queries_max=64)
+        with closing(Log.open(OneDirectory(directory, remote=str(root / "remote")), limits)) as log:
+            yield log
 
 
 @pytest.fixture(scope="module")

@@ -55,12 +55,15 @@ from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.open import SEGMENT_GRACE_SECONDS, open_storage
 from wings_core.storage.segment_objects import OFF_SECONDS_MAX
 
+NEVER_SECONDS = 1e6
+
 LIMITS = Limits(
     segment_bytes_max=4 * 1024,
     wire_rows_max=50,
     page_cache_bytes_max=1,
     object_flush_seconds=0,
     maintenance_seconds=86_400,
+    inline_seconds=NEVER_SECONDS,
 )
 """So small that few rows fill segment files and batches, and nothing stays in memory."""
 
@@ -72,7 +75,6 @@ DRAINED_PAGES = 8
 """Inline pages that are looked for at a time, and as many as half of them are replaced at once."""
 INLINE_BYTES = 4 * 1024
 """Of inline folios in memory: some are read again out of metadata."""
-NEVER_SECONDS = 1e6
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
 LEASE_SECONDS = 60
@@ -288,7 +290,7 @@ class TiersMachine(RuleBasedStateMachine):
     def _drain_of(self, metadata: Metadata) -> Drain:
         inline = self.log.storage.inline
         assert inline is not None
-        return Drain(metadata, inline, self.log.store, 0, 0)
+        return Drain(metadata, inline, self.log.store, 0, 0, NEVER_SECONDS)
 
     def _close_drain(self, each: Drain) -> None:
         with suppress(CrashError):  # It keeps its lease between drains: a crash does not end it.
@@ -819,8 +821,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
         (tiering, "REPLACED_PAGES", REPLACED_PAGES),
         (drain, "ROUND_PAGES", DRAINED_PAGES),
         (drain, "SWAPPED_PAGES", DRAINED_PAGES // 2),
-        (drain, "DRAIN_SECONDS", NEVER_SECONDS),  # It drains when a rule says so.
-        (drain, "IDLE_SECONDS", NEVER_SECONDS),
+        (drain, "IDLE_SECONDS", NEVER_SECONDS),  # It drains when a rule says so.
     ):
         monkeypatch.setattr(module, name, value)
 

@@ -66,9 +66,6 @@ INLINE_ROWS_MAX = SHARED_PAGE_ROWS
 DRAIN_BYTES = 1024 * 1024
 """Inline bytes of this process that start a drain."""
 
-DRAIN_SECONDS = 0.75
-"""Longest delay from a flush to its drain, so that it ends within a second."""
-
 IDLE_SECONDS = 10.0
 """Interval of unprompted checks, since another node may have stopped before its drain."""
 
@@ -114,6 +111,7 @@ class Drain:
         store: Store that pages are written to and read from.
         backlog_bytes_max: Most inline bytes; 0 disables inline flushes.
         flush_bytes_max: Largest inline flush in bytes.
+        delay_seconds: Longest delay from a flush to its drain.
         holder: Holder of the lease; unique among the processes that share the metadata.
     """
 
@@ -124,6 +122,7 @@ class Drain:
         store: FolioStore,
         backlog_bytes_max: int,
         flush_bytes_max: int,
+        delay_seconds: float,
         holder: str | None = None,
     ) -> None:
         self._admin: Admin = metadata.admin
@@ -133,6 +132,7 @@ class Drain:
         self._store = store
         self._backlog_bytes_max = backlog_bytes_max
         self.flush_bytes_max = flush_bytes_max
+        self._delay_seconds = delay_seconds
         self._holder = holder or uuid.uuid4().hex
         self._lock = threading.Lock()
         """Guards the fields below; a leaf lock."""
@@ -259,7 +259,7 @@ class Drain:
             while not self._closing:
                 due = began + (pause or (LEASE_IDLE_SECONDS if self._lease else IDLE_SECONDS))
                 if not pause and self._noted_at is not None:
-                    due = self._noted_at + DRAIN_SECONDS
+                    due = self._noted_at + self._delay_seconds
                     if self._noted_bytes >= DRAIN_BYTES:
                         break
                 left = due - time.monotonic()

@@ -34,8 +34,9 @@ from wings_core.storage.interfaces import EncodedPage
 from wings_core.times import Deadline, now_us
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
-LIMITS = Limits(maintenance_seconds=1e6)
-NEVER = 1e6
+SOON = Limits(maintenance_seconds=1e6)
+LIMITS = SOON.model_copy(update={"inline_seconds": 1e6})
+"""A log is drained when a test says so."""
 
 
 @pytest.fixture
@@ -45,10 +46,7 @@ def directory(tmp_path: Path) -> Iterator[DataDirectory]:
 
 
 @pytest.fixture
-def log(directory: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
-    """A log that is drained when a test says so."""
-    monkeypatch.setattr(drain, "DRAIN_SECONDS", NEVER)
-    monkeypatch.setattr(drain, "IDLE_SECONDS", NEVER)
+def log(directory: DataDirectory) -> Iterator[Log]:
     log = Log.open(OneDirectory(directory), LIMITS)
     yield log
     log.close()
@@ -118,10 +116,7 @@ def test_rows_offsets_and_timestamps_are_the_same_after_as_before(log: Log) -> N
     assert log.drain.backlog_bytes == 0
 
 
-def test_after_a_drain_on_demand_another_node_may_drain_soon(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "LEASE_IDLE_SECONDS", 0.01)
+def test_after_a_drain_on_demand_another_node_may_drain_soon(log: Log) -> None:
     push(log, topic_of(log), 0)
     assert drained(log)
     # The lease is given up where nothing is to be drained.
@@ -199,14 +194,13 @@ def test_no_more_rows_are_moved_at_a_time_than_a_round_has(
 
 
 def test_what_a_crash_left_is_drained_after_the_next_start(
-    directory: DataDirectory, log: Log, monkeypatch: pytest.MonkeyPatch
+    directory: DataDirectory, log: Log
 ) -> None:
     topic = topic_of(log)
     push(log, topic, 0)
     before = rows_of(log, topic)
     log.close()
-    monkeypatch.undo()
-    with closing(Log.open(OneDirectory(directory), LIMITS)) as again:
+    with closing(Log.open(OneDirectory(directory), SOON)) as again:
         until(lambda: formats(again, topic) == [PageFormat.DRAINED])
         assert rows_of(again, topic) == before
 
@@ -261,11 +255,7 @@ def test_a_reader_that_located_pages_before_a_drain_reads_on(log: Log) -> None:
     assert gone.value.facts["missing"] is True  # At which a reader looks again.
 
 
-def test_a_node_looks_again_for_pages_that_another_has_drained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "DRAIN_SECONDS", NEVER)
-    monkeypatch.setattr(drain, "IDLE_SECONDS", NEVER)
+def test_a_node_looks_again_for_pages_that_another_has_drained(tmp_path: Path) -> None:
     with ExitStack() as opened:
         service = RemoteOverSqlite(tmp_path / "metadata.sqlite", Clock(now_us()))
         opened.callback(service.close)
@@ -336,9 +326,7 @@ def test_a_folio_that_is_gone_without_its_pages_ends_the_drain(log: Log, tmp_pat
 def test_where_storage_takes_nothing_small_pushes_go_on_to_a_bound_and_all_recovers(
     directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "DRAIN_SECONDS", 0.01)
-    monkeypatch.setattr(drain, "RETRY_SECONDS", 0.01)
-    limits = LIMITS.model_copy(update={"inline_bytes_max": 10_000})
+    limits = SOON.model_copy(update={"inline_bytes_max": 10_000, "inline_seconds": 0.01})
     with closing(Log.open(OneDirectory(directory), limits)) as log:
         topic = topic_of(log)
         full = ResourceExhausted("the disk is full")
