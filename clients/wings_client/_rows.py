@@ -116,7 +116,7 @@ def mapping_of_object(item: Any) -> Row | None:
     if dataclasses.is_dataclass(item):
         return {field.name: _plain(getattr(item, field.name)) for field in dataclasses.fields(item)}
     if (dump := getattr(item, "model_dump", None)) is not None:  # Of a pydantic model.
-        return {name: _plain(value) for name, value in dump().items()}
+        return {name: _plain(value) for name, value in dump(by_alias=False).items()}
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         values = cast("Any", item)
         return {name: _plain(each) for name, each in zip(values._fields, values, strict=True)}

@@ -100,7 +100,7 @@ def schema_of(given: SchemaLike, argument: str = "schema") -> pa.Schema:
         found = pa.schema(list(fields))
     if found is None:
         name = type(given).__name__
-        if _is_class_of_fields(type(given)):
+        if is_class_of_fields(type(given)):
             name = f"{name} instance (pass its class)"
         raise InvalidArgument(f"{argument}: cannot make a schema of a {name}: {EXPECTED}")
     return plain_schema(found)
@@ -186,7 +186,8 @@ def _library_type(name: str, given: Any) -> pa.DataType | None:
     return None
 
 
-def _is_class_of_fields(given: type) -> bool:
+def is_class_of_fields(given: type) -> bool:
+    """Return whether a class is a model, a dataclass, a TypedDict or a NamedTuple."""
     return (
         dataclasses.is_dataclass(given)
         or hasattr(given, "model_fields")
@@ -197,20 +198,29 @@ def _is_class_of_fields(given: type) -> bool:
 
 def _class_fields(given: type, place: _Place) -> list[Any]:
     """Return the fields of a class, in order; none where it is not a class of fields."""
-    if not _is_class_of_fields(given):
+    if not is_class_of_fields(given):
         return []
     if given in place.classes:
         raise _unsupported(place.name, f"{given.__name__}, which contains itself")
+    if getattr(given, "__pydantic_root_model__", False):
+        raise _unsupported(place.name, f"{given.__name__}, a RootModel, which has no fields")
+    if issubclass(given, tuple) and any(hasattr(each, "model_fields") for each in place.classes):
+        raise _unsupported(place.name, f"{given.__name__}, a NamedTuple, which pydantic dumps bare")
     inner = place._replace(classes=(*place.classes, given))
     fields: list[Any] = []
-    for name, annotation in _annotations(given, place):
+    for name, annotation in annotations_of(given, place.name):
         at = inner.within(name)
         found = _hint(annotation, at)
         fields.append(pa.field(name, found.type, nullable=found.nullable))
     return fields
 
 
-def _annotations(given: Any, place: _Place) -> Iterator[tuple[str, object]]:
+def annotations_of(given: Any, place: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the names and annotations of the columns that a class of fields has, in order.
+
+    Raises:
+        InvalidSchema: An annotation names nothing; fact `column`, the place of the class.
+    """
     if hasattr(given, "model_fields"):  # Of pydantic: what its `model_dump` returns.
         for name, field in given.model_fields.items():
             if not field.exclude:
@@ -222,7 +232,7 @@ def _annotations(given: Any, place: _Place) -> Iterator[tuple[str, object]]:
         hints = typing.get_type_hints(given, include_extras=True)
     except NameError as error:
         raise InvalidSchema(
-            f"the annotations of {given.__name__:.80} cannot be read: {error}", column=place.name
+            f"the annotations of {given.__name__:.80} cannot be read: {error}", column=place
         ) from None
     if dataclasses.is_dataclass(given):
         hints = {field.name: hints[field.name] for field in dataclasses.fields(given)}
@@ -251,9 +261,7 @@ def _hint(annotation: Any, place: _Place) -> _Hint:
     if origin in _LISTS or (origin is tuple and arguments[1:] == (...,)):
         return _Hint(pa.list_(pa.field("item", *_hint(arguments[0], place.within("[]")))))
     if origin in _MAPS:
-        key = _hint(arguments[0], place.within("key")).type
-        value = pa.field("value", *_hint(arguments[1], place.within("value")))
-        return _Hint(cast("Any", pa).map_(key, value))
+        return _of_map(arguments[0], arguments[1], place)
     if hasattr(annotation, "__supertype__"):  # A NewType.
         return _hint(annotation.__supertype__, place)
     if hasattr(annotation, "__value__"):  # An alias made by `type`.
@@ -261,6 +269,14 @@ def _hint(annotation: Any, place: _Place) -> _Hint:
     if isinstance(annotation, pa.DataType):
         return _Hint(annotation, nullable=True)
     return _of_class(annotation, place)
+
+
+def _of_map(key: Any, value: Any, place: _Place) -> _Hint:
+    found = _hint(key, place.within("key")).type
+    if pa.types.is_nested(found):  # In Python it would come back as a dict or a list.
+        raise _unsupported(place.within("key").name, f"{_text(key)} as the key of a map")
+    values = pa.field("value", *_hint(value, place.within("value")))
+    return _Hint(cast("Any", pa).map_(found, values))
 
 
 def _of_class(annotation: Any, place: _Place) -> _Hint:

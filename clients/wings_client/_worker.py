@@ -9,9 +9,9 @@ from wings_client._interrupt import LOOK_SECONDS
 from wings_client._model import PartitionValue
 from wings_client._share import DELIVERY_MESSAGES
 from wings_client._share_engine import ShareEngine
-from wings_client._worker_engine import Handler, WorkerEngine, WorkerOptions, is_async
+from wings_client._worker_engine import WorkerEngine, WorkerOptions, is_async
 from wings_client._worker_model import DELAY_SECONDS_MAX, BackoffPolicy, Each, WorkerStats
-from wings_client._worker_rows import of_rows
+from wings_client._worker_rows import RowHandler, of_rows
 from wings_core.errors import InvalidArgument
 from wings_core.times import Deadline
 
@@ -136,7 +136,7 @@ class WorkerCalls(AdminCalls):
         self,
         group: str,
         topic: TopicRef,
-        handler: Handler,
+        handler: RowHandler,
         *,
         concurrency: int = 1,
         each: Each = "row",
@@ -160,10 +160,10 @@ class WorkerCalls(AdminCalls):
             group: The name of an existing group; see `create_share_group`.
             topic: The topic of the group.
             handler: Takes a `Message`, or with `each="batch"` a `Delivery`. Where its parameter is
-                annotated with a dataclass or a pydantic model, it takes the row as one; a row that
-                the class refuses becomes a dead letter. A plain function runs
-                on a thread, a coroutine function on an event loop: the caller's, or with `Client`
-                one of the worker's own.
+                annotated with a dataclass, a pydantic model or a NamedTuple, it takes the row as
+                one, and in a second parameter the `Message`; a row that the class refuses becomes a
+                dead letter. A plain function runs on a thread, a coroutine function on an event
+                loop: the caller's, or with `Client` one of the worker's own.
             concurrency: How many calls of it run at once.
             each: Unit of one call: `row`, a message, or `batch`, a delivery.
             backoff: Seconds until the second delivery; half of it is random.
@@ -183,7 +183,8 @@ class WorkerCalls(AdminCalls):
 
         Raises:
             InvalidTicket: A name or number is out of range.
-            InvalidArgument: Likewise.
+            InvalidArgument: Likewise; or the handler cannot be called so, or no row can become an
+                instance of its class.
             TopicNotFound: From the worker: there is no such topic.
             GroupNotFound: From the worker: the topic has no such group.
         """

@@ -402,7 +402,7 @@ class WorkerEngine:
             self._counts[what] += messages
 
 
-def is_async(handler: Handler) -> bool:
+def is_async(handler: Callable[..., object]) -> bool:
     """Return whether a handler is a coroutine function, or an object whose call is one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - its function, not whether it has one.

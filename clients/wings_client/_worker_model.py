@@ -93,6 +93,14 @@ class Message:
         """Number of deliveries, this one included: 1 at the first."""
         return self.delivery.delivery_count
 
+    @property
+    def is_last_delivery(self) -> bool:
+        """True where a release, or an error of the handler, makes it a dead letter.
+
+        By the group's `delivery_limit` when the worker connected.
+        """
+        return self.delivery.is_last
+
     def __getitem__(self, column: str) -> Any:
         """Return the value of a column.
 

@@ -1,24 +1,30 @@
-"""Handlers that take a row as a class of the program: a dataclass, or a pydantic model."""
+"""Handlers by their signature: of messages, of deliveries, and of rows as a class."""
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial, wraps
-from types import NoneType, UnionType
-from typing import Any, TypeGuard, Union, get_args, get_origin, get_type_hints
+from inspect import Parameter
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from pydantic import TypeAdapter, ValidationError
-
+from wings_client._row_classes import reader_of
+from wings_client._schemas import is_class_of_fields
 from wings_client._share_model import Delivery
 from wings_client._worker_model import Each, Message, Reject
 from wings_core.errors import InvalidArgument
 
+RowHandler = Callable[[Any], object] | Callable[[Any, Message], object]
+"""A handler as `Client.worker` takes it: of a message, a delivery or a row, or of a row and its
+message."""
 
-def of_rows(handler: Callable[[Any], Any], each: Each, *, is_async: bool) -> Callable[[Any], Any]:
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def of_rows(handler: Callable[..., Any], each: Each, *, is_async: bool) -> Callable[[Any], Any]:
     """Return a handler of messages for one whose parameter is annotated with a class of rows.
 
     A row that the class refuses is rejected, with the fields and the reasons; the handler is not
-    called. Any other handler is returned as it is.
+    called. A second parameter gets the `Message`. Any other handler is returned as it is.
 
     Args:
         handler: The handler.
@@ -26,40 +32,59 @@ def of_rows(handler: Callable[[Any], Any], each: Each, *, is_async: bool) -> Cal
         is_async: True of a coroutine function.
 
     Raises:
-        InvalidArgument: It takes a class of rows, and the unit is a batch; or one of several.
+        InvalidArgument: It cannot be called so; or takes a class of rows, and the unit is a batch;
+            or one of several; or one that no row can become.
     """
-    model = _model_of(handler)
+    try:
+        signature = inspect.signature(handler)
+    except ValueError:  # A builtin that has none.
+        return handler
+    parameters = [
+        parameter for parameter in signature.parameters.values() if parameter.kind in _POSITIONAL
+    ]
+    model = _model_of(handler, parameters[0]) if parameters else None
+    if model is not None and each != "row":
+        raise InvalidArgument(f'a handler of {model.__name__} takes rows: each="row"')
+    takes_message = model is not None and _takes_message(handler, parameters[1:])
+    try:
+        signature.bind(*(None,) * (2 if takes_message else 1))
+    except TypeError as error:
+        raise InvalidArgument(
+            f"the handler cannot be called: {error}; its parameters are {signature!s:.200}, and "
+            + (
+                "a worker gives it one argument, a Message, or the row as the class of its "
+                "annotation, and after that the Message: handler(row: Order, message: Message)"
+                if each == "row"
+                else "a worker gives it one argument, a Delivery"
+            )
+        ) from None
     if model is None:
         return handler
-    if each != "row":
-        raise InvalidArgument(f'a handler of {model.__name__} takes rows: each="row"')
-    adapter: TypeAdapter[Any] = TypeAdapter(model)
+    read = reader_of(model)
 
-    def converted(message: Message) -> Any:
+    def arguments(message: Message) -> tuple[Any, ...]:
         try:
-            return adapter.validate_python(message.row)
-        except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
-            )
-            raise Reject(f"not a {model.__name__}: {problems}") from None
+            row = read(message.batch)
+        except ValueError as error:
+            raise Reject(f"not a {model.__name__}: {error}") from None
+        return (row, message) if takes_message else (row,)
 
     if is_async:
 
         @wraps(handler)
         async def handle_async(message: Message) -> Any:
-            return await handler(converted(message))
+            return await handler(*arguments(message))
 
         return handle_async
 
     @wraps(handler)
     def handle(message: Message) -> Any:
-        return handler(converted(message))
+        return handler(*arguments(message))
 
     return handle
 
 
-def _model_of(handler: Callable[[Any], Any]) -> type | None:
+def _model_of(handler: Callable[..., Any], parameter: Parameter) -> type | None:
     """Return the class of rows that a handler's first parameter is annotated with.
 
     `Row | None` is `Row`, as a message always has a row.
@@ -67,13 +92,7 @@ def _model_of(handler: Callable[[Any], Any]) -> type | None:
     Raises:
         InvalidArgument: It is annotated with one of several classes.
     """
-    function = handler.func if isinstance(handler, partial) else handler
-    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    try:
-        names = list(inspect.signature(handler).parameters)
-        found = get_type_hints(called).get(names[0]) if names else None
-    except (NameError, TypeError, ValueError):  # Of names that are for checkers alone.
-        return None
+    found = _hint(handler, parameter)
     kinds: list[Any] = [found]
     if get_origin(found) in {Union, UnionType}:
         kinds = [each for each in get_args(found) if each is not NoneType]
@@ -84,7 +103,46 @@ def _model_of(handler: Callable[[Any], Any]) -> type | None:
     return models[0] if models else None
 
 
-def _is_model(kind: Any) -> TypeGuard[type]:
+def _is_model(kind: Any) -> bool:
     if not isinstance(kind, type) or issubclass(kind, (Message, Delivery)):
         return False
-    return dataclasses.is_dataclass(kind) or hasattr(kind, "model_validate")
+    return is_class_of_fields(kind) and not is_typeddict(kind)  # A message has keys too.
+
+
+def _takes_message(handler: Callable[..., Any], others: list[Parameter]) -> bool:
+    """Return whether a handler of rows has a second parameter for their message."""
+    if not others:
+        return False
+    found = _hint(handler, others[0])
+    if found in (None, Any):
+        return others[0].default is Parameter.empty
+    return Message in (found, *get_args(found))
+
+
+def _hint(handler: Callable[..., Any], parameter: Parameter) -> Any:
+    """Return the annotation of a parameter; None where it has none.
+
+    Raises:
+        InvalidArgument: It is a text that names nothing there.
+    """
+    given = parameter.annotation
+    if given is Parameter.empty:
+        return None
+    function: Any = handler.func if isinstance(handler, partial) else handler
+    if not inspect.isroutine(function):
+        function = getattr(function, "__call__", function)  # noqa: B004 - its function.
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    holder: Any = SimpleNamespace(__annotations__={"it": given})
+    try:
+        return get_type_hints(holder, names)["it"]
+    except TypeError:  # Something that is no type.
+        return None
+    except (NameError, AttributeError) as error:
+        # A program may import these for checkers alone.
+        for kind in (Message, Delivery):
+            if str(given).rpartition(".")[2] == kind.__name__:
+                return kind
+        raise InvalidArgument(
+            f"the annotation {given!r:.80} of the handler's {parameter.name!r:.80} cannot be read: "
+            f"{error}; a worker needs the class itself, defined or imported at module level"
+        ) from None

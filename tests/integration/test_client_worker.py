@@ -17,7 +17,7 @@ from typing import Annotated, Any, Optional
 import pytest
 from fix_client import NewTopic, async_in_soak
 from forked_commands import FORKED
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from server_processes import until
 
 import wings_client
@@ -138,6 +138,77 @@ def test_a_partial_handler_takes_rows_by_its_first_open_parameter(
     seen: list[int] = []
     wings.worker("billing", topic, partial(handle, seen), limit=10).run()
     assert seen == list(range(10))
+
+
+class Job(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    number: int = Field(alias="jobNumber")
+    tags: dict[str, str]
+
+
+@both
+def test_a_handler_takes_a_row_that_was_pushed_as_a_model_and_its_message(
+    wings: Client, new_topic_id: str, kind: Any
+) -> None:
+    jobs = wings.create_topic(new_topic_id, Job)
+    wings.create_share_group("billing", jobs, {**LONG, "delivery_limit": 2})
+    pushed = [Job(jobNumber=n, tags={"k": f"{n}"}) for n in range(3)]
+    wings.push(jobs, pushed)
+    seen: list[tuple[Job, int, int, bool]] = []
+
+    def note(job: Job, message: Message) -> None:
+        seen.append((job, message.offset, message.delivery_count, message.is_last_delivery))
+        if message.offset == 1 and not message.is_last_delivery:
+            raise ConnectionError("later")
+
+    async def note_on_the_loop(job: Job, message: Message | None = None) -> None:
+        assert message is not None
+        note(job, message)
+
+    handler: Any = note if kind is plain else note_on_the_loop
+    stats = wings.worker("billing", jobs, handler, backoff=0, limit=4).run()
+    assert (stats.accepted, stats.released, stats.dead) == (3, 1, 0)
+    assert sorted(seen, key=lambda each: each[1:]) == [
+        (pushed[0], 0, 1, False),
+        (pushed[1], 1, 1, False),
+        (pushed[1], 1, 2, True),
+        (pushed[2], 2, 1, False),
+    ]
+
+
+def a_job_of_a_class_unknown(job: "Nowhere") -> None:  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
+    """Its annotation can be read nowhere."""
+    raise AssertionError(job)
+
+
+def a_job_and_a_name(job: Job, name: str) -> None:
+    raise AssertionError(job, name)
+
+
+def a_message_of_checkers_alone(message: "wings_client.share.Message", retries: int = 3) -> None:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownParameterType]
+    assert retries == 3
+    assert isinstance(message, Message)
+
+
+def test_a_handler_that_cannot_be_called_is_refused_by_worker(
+    wings: Client, topic: Topic, subtests: pytest.Subtests
+) -> None:
+    def by_name_alone(*, message: Message) -> None:
+        raise AssertionError(message)
+
+    def two(one: object, other: object) -> None:
+        raise AssertionError(one, other)
+
+    for handler in (two, lambda: 1, by_name_alone, a_job_and_a_name):
+        with subtests.test(repr(handler)), pytest.raises(InvalidArgument, match="cannot be called"):
+            wings.worker("billing", topic, handler)
+    with pytest.raises(InvalidArgument, match="one argument, a Delivery"):
+        wings.worker("billing", topic, two, each="batch")
+    with pytest.raises(InvalidArgument, match="'Nowhere' of the handler's 'job'"):
+        wings.worker("billing", topic, a_job_of_a_class_unknown)
+    handler: Any = a_message_of_checkers_alone
+    assert wings.worker("billing", topic, handler, limit=10).run().accepted == 10
 
 
 @both
