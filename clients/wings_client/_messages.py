@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from wings_client._model import PartitionValue
 from wings_core.contracts.messages import sentence, shortened
 from wings_core.contracts.reads import TimestampOffset
+from wings_core.durations import duration_in
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.partitions import JsonScalar
 from wings_core.times import format_timestamp, parse_timestamp
@@ -17,8 +18,8 @@ M = TypeVar("M", bound=BaseModel)
 
 OffsetValue = int | str | datetime
 """Where to begin: an offset; a negative number, which counts from the end of each partition;
-`"earliest"`, `"latest"`; or a time with a zone, also as text of RFC 3339: the first message at or
-after it, else the end of the log."""
+`"earliest"`, `"latest"`; or a time with a zone, also as text of RFC 3339, or as `"-1h"`, that long
+before now by this machine's clock: the first message at or after it, else the end of the log."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,19 +46,23 @@ def wire_partition(value: PartitionValue) -> JsonScalar:
 
 
 def offset_of(text: str) -> Literal["earliest", "latest"] | datetime:
-    """Parse the text of an offset: a word, or a time with a zone.
+    """Parse the text of an offset: a word, a time with a zone, or a time before now, like `-1h`.
 
     Raises:
-        InvalidTicket: It is neither.
+        InvalidTicket: It is none of these.
     """
     if text == "earliest" or text == "latest":
         return text
     try:
+        if text[:1] == "-" and not text[-1].isdigit():  # A plain number is an offset from the end.
+            ago_ms = duration_in("ms", text[1:])
+            if ago_ms is not None:
+                return datetime.now(UTC) - timedelta(milliseconds=ago_ms)
         return _EPOCH + timedelta(microseconds=parse_timestamp(text, up=True))
-    except InvalidArgument:
+    except (InvalidArgument, OverflowError):
         raise InvalidTicket(
-            f"{text!r:.80} is not an offset: expected a number, earliest, latest, or a time with a "
-            "zone, like 2026-11-20T12:00:00Z"
+            f"{text!r:.80} is not an offset: expected a number, earliest, latest, a time with a "
+            "zone, like 2026-11-20T12:00:00Z, or one before now, like -30m, -1h or -7d"
         ) from None
 
 
@@ -65,7 +70,7 @@ def wire_offset(value: OffsetValue) -> int | str | TimestampOffset:
     """Return an offset in its wire form: numbers and words as they are, times wrapped.
 
     Raises:
-        InvalidTicket: A text is neither a word nor a time.
+        InvalidTicket: A text is no word and no time.
     """
     if isinstance(value, str):
         value = offset_of(value)

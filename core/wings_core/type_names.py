@@ -199,7 +199,10 @@ class _Parser:
 
     def _with_unit(self, word: str) -> pa.DataType:
         units = _WITH_UNIT[word]
-        self._take("[")
+        if not self._skip("["):
+            unit = "us" if "us" in units else "ms"
+            zoned = f", or {word}[{unit}, tz=UTC] of times with a zone" * (word == "timestamp")
+            raise self._expected(f"'[' and a unit, like {word}[{unit}]{zoned}")
         match = _WORD.match(self._text, self._position)
         if match is None or match[0] not in units:
             raise self._expected(" or ".join(units))

@@ -80,6 +80,13 @@ def test_a_read_that_is_told_nothing_begins_at_the_start(wings: Client, topic: T
 
 
 @pytest.mark.parametrize("connect", ["sync"], indirect=True)
+def test_a_read_may_begin_a_while_before_now(wings: Client, topic: Topic) -> None:
+    wings.push(topic, [{"key": 0, "n": 7}])
+    assert numbers(wings.read(topic, "-1h")) == [7]
+    assert numbers(wings.read(topic, "-9999d")) == numbers(wings.read(topic))
+
+
+@pytest.mark.parametrize("connect", ["sync"], indirect=True)
 @pytest.mark.parametrize("text", ["newest", "2026-01-01", "2026-01-01T00:00:00", "", "3"])
 def test_a_text_that_is_no_beginning_is_refused(wings: Client, topic: Topic, text: str) -> None:
     for read in (wings.read, wings.follow, wings.resolve_offset):

@@ -185,7 +185,7 @@ def test_the_usual_aliases_are_read(alias: str, data_type: pa.DataType) -> None:
         ("int65", 0, "unknown or unsupported type 'int65'"),
         ("int64 x", 5, "expected the end"),
         ("int64[us]", 5, "expected the end"),
-        ("timestamp", 9, "expected '['"),
+        ("timestamp", 9, "like timestamp[us], or timestamp[us, tz=UTC] of times with a zone"),
         ("timestamp[]", 10, "expected s or ms or us or ns"),
         ("timestamp[fs]", 10, "expected s or ms or us or ns"),
         ("timestamp[us", 12, "expected ']'"),

@@ -59,7 +59,7 @@ class RangeOptions:
             "--offset",
             metavar="WHERE",
             help="Start in each partition: an offset, earliest, latest, a time like "
-            "2026-11-20T12:00:00Z, or -100 for the last hundred.",
+            "2026-11-20T12:00:00Z or -1h, or -100 for the last hundred.",
         ),
     ] = "earliest"
     end: Annotated[

@@ -65,7 +65,7 @@ class FetchOptions(ReadingOptions):
             "--offset",
             metavar="WHERE",
             help="Start: an offset; over Flight also earliest, latest, a time like "
-            "2026-11-20T12:00:00Z, or -100 for the last hundred of each partition.",
+            "2026-11-20T12:00:00Z or -1h, or -100 for the last hundred of each partition.",
         ),
     ]
     partition: PartitionOption = None

@@ -114,8 +114,9 @@ def tail(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest, an offset, a time like 2026-11-20T12:00:00Z, or -100 for the "
-            "last hundred of each partition. Later partitions are shown from their start.",
+            help="earliest, latest, an offset, a time like 2026-11-20T12:00:00Z or -1h, or "
+            "-100 for the last hundred of each partition. Later partitions are shown from their "
+            "start.",
         ),
     ] = "latest",
     shown: FollowingOptions,
@@ -237,8 +238,8 @@ def consume(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="Start of a consumer without offsets: earliest, latest, a time, or -100 for the "
-            "last hundred of each partition.",
+            help="Start of a consumer without offsets: earliest, latest, a time like -1h, or "
+            "-100 for the last hundred of each partition.",
         ),
     ] = "earliest",
     on_data_loss: Annotated[

@@ -176,8 +176,8 @@ class GatherOptions(ReadingOptions):
             "--from",
             "--offset",
             metavar="WHERE",
-            help="earliest, latest, an offset, a time like 2026-11-20T12:00:00Z, or -100 for the "
-            "last hundred of each partition.",
+            help="earliest, latest, an offset, a time like 2026-11-20T12:00:00Z or -1h, or "
+            "-100 for the last hundred of each partition.",
         ),
     ] = "earliest"
     kind: Annotated[

@@ -228,8 +228,8 @@ def create(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="Start of the group: earliest, latest, a time, or -100 for the last hundred of "
-            "each partition.",
+            help="Start of the group: earliest, latest, a time like -1h, or -100 for the last "
+            "hundred of each partition.",
         ),
     ] = "latest",
     options: ShareGroupOptions,

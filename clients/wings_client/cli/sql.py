@@ -51,7 +51,7 @@ def sql(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="With --follow: earliest, latest, an offset, or a time.",
+            help="With --follow: earliest, latest, an offset, or a time like -1h.",
         ),
     ] = "latest",
     endpoint: EndpointOption = DEFAULT,

@@ -1,5 +1,5 @@
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pyarrow as pa
@@ -70,7 +70,13 @@ def test_offsets_are_numbers_words_or_times() -> None:
     assert parse_offset("12") == 12
     assert parse_offset("earliest") == "earliest"
     assert parse_offset("2026-11-20T12:00:00+01:00") == datetime(2026, 11, 20, 11, tzinfo=UTC)
-    for text in ("first", "1.5", "2026-11-20", "2026-11-20T12:00:00", ""):
+    before = datetime.now(UTC)
+    for text, ago in (("-1.5h", 1.5), ("-90m", 1.5), ("-90min", 1.5), ("-2d", 48)):
+        found = parse_offset(text)
+        assert isinstance(found, datetime)
+        assert timedelta() <= found - (before - timedelta(hours=ago)) < timedelta(hours=1)
+    assert parse_offset("-100") == -100
+    for text in ("first", "1.5", "-1.5", "1h", "-h", "-9999999d", "2026-11-20T12:00:00", ""):
         with pytest.raises(typer.BadParameter, match="expected a number") as refused:
             parse_offset(text, "--to")
         assert refused.value.param_hint == "--to"
