@@ -57,16 +57,19 @@ def recorder(directory: Path, recorded: Path) -> tuple[dict[str, str], Path]:
     return environment, record
 
 
-def fail_syncs(failing: Path, ending: str, *, after: int = 0, count: int = 1) -> None:
-    """Have syncs fail in the processes whose variable `FAILING` names a file.
+def fail_calls(
+    failing: Path, ending: str, *, kind: str = "sync", after: int = 0, count: int = 1
+) -> None:
+    """Have calls fail in the processes whose variable `FAILING` names a file.
 
     Args:
         failing: The file; written anew.
         ending: How the paths of their files and directories end, a pattern of the shell.
         after: How many are made before.
+        kind: "sync"; "write"; or "full", of writes that lengthen files.
         count: How many fail.
     """
-    failing.write_text(f"{after} {count} *{ending}\n")
+    failing.write_text(f"{after} {count} *{ending} {kind}\n")
 
 
 def read_record(record: Path) -> list[Change]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from power_loss import fail_syncs, read_record
+from power_loss import fail_calls, read_record
 from power_loss_workload import LIMITS, Workload
 
 from wings_core.errors import WingsError
@@ -135,7 +135,7 @@ def live(life: Life, root: Path, record: Path, pickled: Path) -> None:
 
 def _fail(life: Life, at: str, failing: Path) -> None:
     if life.at == at and life.ending:
-        fail_syncs(failing, life.ending, after=life.after, count=life.count)
+        fail_calls(failing, life.ending, after=life.after, count=life.count)
     elif at == "start":
         failing.unlink(missing_ok=True)
 

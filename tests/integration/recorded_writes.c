@@ -3,8 +3,9 @@
  *     kind, inode, first number, second number, length of a path, length of data; the path; the data
  * A change is recorded when it has been made, a sync when it begins and when it has ended: so a sync
  * covers the changes of its file that are recorded before its beginning, and perhaps more.
- * The file $FAILING, where it is there, has two numbers and a pattern of paths: so many syncs of such
- * files are still to be let pass, and after them so many fail, without being made. */
+ * The file $FAILING, where it is there, has two numbers, a pattern of paths, and perhaps what fails:
+ * "sync" or "write", by EIO, or "full", where writes that lengthen a file fail by ENOSPC. So many
+ * such calls are still to be let pass, and after them so many fail, without being made. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -105,8 +106,69 @@ static void wrote(int fd, const struct iovec *data, int pieces, off_t position, 
     note('w', inode_of(fd), position, length, path, data, pieces, length);
 }
 
+/* Whether a call on a file is to fail; counts it. */
+static int fails(const char *kind, const char *path)
+{
+    const char *failing = getenv("FAILING");
+    char pattern[256], failing_kind[8] = "sync", text[320];
+    long left, failures;
+    int fd = failing ? syscall(SYS_openat, AT_FDCWD, failing, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return 0;
+    pthread_mutex_lock(&lock);
+    ssize_t length = syscall(SYS_pread64, fd, text, sizeof text - 1, 0);
+    text[length < 0 ? 0 : length] = 0;
+    int fail = 0;
+    if (sscanf(text, "%ld %ld %255s %7s", &left, &failures, pattern, failing_kind) >= 3 &&
+        strcmp(kind, failing_kind) == 0 && fnmatch(pattern, path, 0) == 0) {
+        if (left > 0)
+            left--;
+        else if (failures > 0) {
+            failures--;
+            fail = 1;
+        }
+        length = snprintf(text, sizeof text, "%ld %ld %s %s%20s\n", left, failures, pattern,
+                          failing_kind, "");
+        if (syscall(SYS_pwrite64, fd, text, length, 0) != length)
+            abort();
+    }
+    pthread_mutex_unlock(&lock);
+    syscall(SYS_close, fd);
+    return fail;
+}
+
+/* Whether a write, up to some place of a file, is to fail. */
+static int write_fails(int fd, off_t position, size_t length)
+{
+    char path[PATH_MAX];
+    struct stat found;
+    if (!getenv("FAILING") || !path_of(fd, path))
+        return 0;
+    if (position < 0)
+        position = lseek(fd, 0, SEEK_CUR);
+    if (fstat(fd, &found) == 0 && position + (off_t)length > found.st_size && fails("full", path)) {
+        errno = ENOSPC;
+        return 1;
+    }
+    if (fails("write", path)) {
+        errno = EIO;
+        return 1;
+    }
+    return 0;
+}
+
+static size_t size_of(const struct iovec *data, int pieces)
+{
+    size_t size = 0;
+    for (int index = 0; index < pieces; index++)
+        size += data[index].iov_len;
+    return size;
+}
+
 ssize_t write(int fd, const void *data, size_t length)
 {
+    if (write_fails(fd, -1, length))
+        return -1;
     ssize_t done = REAL(write)(fd, data, length);
     struct iovec piece = {(void *)data, length};
     wrote(fd, &piece, 1, -1, done);
@@ -115,6 +177,8 @@ ssize_t write(int fd, const void *data, size_t length)
 
 ssize_t writev(int fd, const struct iovec *data, int pieces)
 {
+    if (write_fails(fd, -1, size_of(data, pieces)))
+        return -1;
     ssize_t done = REAL(writev)(fd, data, pieces);
     wrote(fd, data, pieces, -1, done);
     return done;
@@ -123,6 +187,8 @@ ssize_t writev(int fd, const struct iovec *data, int pieces)
 #define PWRITE(name, type)                                                        \
     ssize_t name(int fd, const void *data, size_t length, type position)          \
     {                                                                             \
+        if (write_fails(fd, position, length))                                    \
+            return -1;                                                            \
         ssize_t done = REAL(name)(fd, data, length, position);                    \
         struct iovec piece = {(void *)data, length};                              \
         wrote(fd, &piece, 1, position, done);                                     \
@@ -134,6 +200,8 @@ PWRITE(pwrite64, off64_t)
 #define PWRITEV(name, type)                                                       \
     ssize_t name(int fd, const struct iovec *data, int pieces, type position)     \
     {                                                                             \
+        if (write_fails(fd, position, size_of(data, pieces)))                     \
+            return -1;                                                            \
         ssize_t done = REAL(name)(fd, data, pieces, position);                    \
         wrote(fd, data, pieces, position, done);                                  \
         return done;                                                              \
@@ -144,6 +212,8 @@ PWRITEV(pwritev64, off64_t)
 #define PWRITEV2(name, type)                                                          \
     ssize_t name(int fd, const struct iovec *data, int pieces, type position, int flags) \
     {                                                                                 \
+        if (write_fails(fd, position, size_of(data, pieces)))                         \
+            return -1;                                                                \
         ssize_t done = REAL(name)(fd, data, pieces, position, flags);                 \
         wrote(fd, data, pieces, position, done);                                      \
         return done;                                                                  \
@@ -163,36 +233,6 @@ PWRITEV2(pwritev64v2, off64_t)
 FTRUNCATE(ftruncate, off_t)
 FTRUNCATE(ftruncate64, off64_t)
 
-/* Whether a sync of a file is to fail; counts it. */
-static int fails(const char *path)
-{
-    const char *failing = getenv("FAILING");
-    char pattern[256], text[320];
-    long left, failures;
-    int fd = failing ? syscall(SYS_openat, AT_FDCWD, failing, O_RDWR | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return 0;
-    pthread_mutex_lock(&lock);
-    ssize_t length = syscall(SYS_pread64, fd, text, sizeof text - 1, 0);
-    text[length < 0 ? 0 : length] = 0;
-    int fail = 0;
-    if (sscanf(text, "%ld %ld %255s", &left, &failures, pattern) == 3 &&
-        fnmatch(pattern, path, 0) == 0) {
-        if (left > 0)
-            left--;
-        else if (failures > 0) {
-            failures--;
-            fail = 1;
-        }
-        length = snprintf(text, sizeof text, "%ld %ld %s%20s\n", left, failures, pattern, "");
-        if (syscall(SYS_pwrite64, fd, text, length, 0) != length)
-            abort();
-    }
-    pthread_mutex_unlock(&lock);
-    syscall(SYS_close, fd);
-    return fail;
-}
-
 #define SYNC(name)                                                                \
     int name(int fd)                                                              \
     {                                                                             \
@@ -202,7 +242,7 @@ static int fails(const char *path)
         int64_t mine = __sync_add_and_fetch(&number, 1);                          \
         if (recorded)                                                             \
             note('b', inode_of(fd), mine, #name[1] == 'd', path, NULL, 0, 0);     \
-        if (recorded && fails(path)) {                                            \
+        if (recorded && fails("sync", path)) {                                    \
             note('f', inode_of(fd), mine, #name[1] == 'd', path, NULL, 0, 0);     \
             errno = EIO;                                                          \
             return -1;                                                            \

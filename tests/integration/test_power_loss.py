@@ -11,7 +11,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 from flight_calls import create_topic, get, numbers, push
-from power_loss import COMPILER, Change, Disk, fail_syncs, read_record, recorder
+from power_loss import COMPILER, Change, Disk, fail_calls, read_record, recorder
 from power_loss_lives import ENDED, Life, Lives, lives
 from power_loss_workload import SEGMENT_BYTES, History, Workload, look_at
 
@@ -220,7 +220,7 @@ def test_a_stop_that_cannot_sync_says_so_and_loses_nothing(tmp_path: Path) -> No
         with server.client() as client:
             create_topic(client, "t", ["n: int64"])
             push(client, "t", numbers(1))
-        fail_syncs(failing, DATABASE, count=ALWAYS)
+        fail_calls(failing, DATABASE, count=ALWAYS)
         assert server.terminate() == 1
         assert "metadata is closed, and keeps its log: metadata failed: disk I/O error" in (
             server.stderr

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from wings_core import tracing
-from wings_core.errors import OffsetOutOfRange, SchemaMismatch, WingsError
+from wings_core.errors import OffsetOutOfRange, SchemaMismatch, Unavailable, WingsError
 from wings_core.fetch.begins import TimeOffsets
 from wings_core.fetch.chunks import ChunkReader, FetchedChunk, PageFailed
 from wings_core.fetch.cursors import (
@@ -251,8 +251,10 @@ class Fetcher(TimeOffsets):
 
         The cursors move with the rows; empty chunks are left out.
 
-        Raises: as `read`.
+        Raises: as `read`, and
+            Unavailable: Metadata cannot be reached, and what is known of it ends before a stop.
         """
+        stops = [(cursor, cursor.stop) for cursor in read.rotation.cursors.values()]
         read.allowance = Allowance(cancel=cancel)
         state = FetchState(Deadline.never(), UNLIMITED, UNLIMITED)
         while read.rotation.ready:
@@ -260,6 +262,13 @@ class Fetcher(TimeOffsets):
                 if chunk.batch.num_rows:
                     yield chunk
                 cancel.check()
+        for cursor, stop in stops:
+            if cursor.offset < stop != UNKNOWN and not cursor.is_over:
+                raise Unavailable(
+                    f"partition {cursor.partition:.80} has messages up to {stop}, and metadata "
+                    f"does not say where those from {cursor.offset} on lie",
+                    partition=partition_value(cursor.partition),
+                )
 
     def take(self, read: Read, state: FetchState) -> Iterator[FetchedChunk]:
         """Yield what is committed, within the budget; never waits for commits.

@@ -1,5 +1,6 @@
 """The fetcher over a real log: several partitions of one request, and waits."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -185,6 +186,23 @@ def test_after_a_look_from_before_the_request_what_came_since_is_delivered_too(
     readers = Readers(log, topic, FetchState(Deadline.after(0), 1, 10), 0)
     readers.join()
     assert readers.values == {0: [1, 2]}
+
+
+def test_a_scan_that_metadata_leaves_before_its_end_fails_and_passes_for_no_whole(
+    log: Log, topic: Topic, calls: Calls
+) -> None:
+    """A node that cannot ask gets what it remembers: a log that ended earlier."""
+    push(log, topic, 0, 1)
+    remembered = log.registry.locate(topic.uuid, Partition("0"), 1, 10)
+    push(log, topic, 0, 2, 3)
+
+    def locate(found: Located, _: str, __: Partition, offset: int, *___: object) -> Located:
+        return replace(remembered, asked_at=-math.inf) if offset == 1 else found
+
+    calls.change(log.registry, "locate", locate)
+    read = Read.of(topic, [PartitionCursor(Partition("0"), 1, 3)])
+    with pytest.raises(Unavailable, match="up to 3, and metadata does not say where those from 1"):
+        list(log.fetcher.scan(read, Cancel()))
 
 
 def test_followers_that_share_reads_miss_nothing_whoever_pushes(log: Log, topic: Topic) -> None:
