@@ -144,6 +144,8 @@ def _find(source: pa.Schema, field: "ArrowField") -> int:
         hint = ""
         if _types.is_timestamp(actual) and _types.is_timestamp(field.type):
             hint = ": one has a time zone and the other has none"
+        elif _is_text(actual) and _types.is_temporal(field.type):
+            hint = ": parse the texts first, like pandas.to_datetime(texts, utc=True)"
         raise _mismatch(
             f"column {field.name!r:.80} has type {_shown(actual)}, which cannot become "
             f"{_shown(field.type)} without loss or guessing{hint}",

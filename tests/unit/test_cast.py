@@ -194,6 +194,12 @@ def test_a_number_is_cast_to_the_same_number_or_not_at_all(array: Any, target: p
     assert casted.to_pylist() == array.to_pylist()
 
 
+def test_texts_of_times_are_told_how_they_are_parsed() -> None:
+    texts = pa.record_batch({"a": ["2001/01/01 00:47"]})
+    with pytest.raises(SchemaMismatch, match=r"pandas\.to_datetime\(texts, utc=True\)$"):
+        Caster(texts.schema, pa.schema([pa.field("a", UTC)]))
+
+
 @given(batches())
 def test_a_batch_of_the_topics_own_schema_is_handed_on_as_it_is(batch: pa.RecordBatch) -> None:
     assert Caster(batch.schema, batch.schema).cast(batch) is batch

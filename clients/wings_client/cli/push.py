@@ -67,6 +67,13 @@ class FilePushOptions:
         list[str] | None,
         typer.Option(metavar="TEXT", help="Another unquoted text that is null in CSV, like NA."),
     ] = None
+    time_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="Form of the times in CSV beside ISO 8601, like '%Y/%m/%d %H:%M'.",
+        ),
+    ] = None
     create: Annotated[
         bool,
         typer.Option("--create", help="Create the topic, if it is missing, from the first rows."),
@@ -166,7 +173,9 @@ class FilePushOptions:
         only = [f"only {name}" for name in sorted(self.chosen.only or ())]
         without = [f"without {name}" for name in sorted(self.chosen.without)]
         texts = sorted(self.texts)
-        return (self.file_format, self.delimiter, self.encoding, *texts, *nulls, *only, *without)
+        times = [] if self.time_format is None else [f"times {self.time_format}"]
+        csv = (self.delimiter, self.encoding, *times)
+        return (self.file_format, *csv, *texts, *nulls, *only, *without)
 
     def opened(self, given: Input) -> AbstractContextManager[OpenFile]:
         """Open a file to read its rows."""
@@ -178,6 +187,7 @@ class FilePushOptions:
             name=given.name,
             texts=self.texts,
             nulls=(*NULLS, *(self.null or ())),
+            time_format=self.time_format,
             chosen=self.chosen,
             folders=given.folders,
         )
@@ -219,6 +229,7 @@ def push(
     rest. Rows that do not fit are rejected, even if only the text of a number would change, like
     007: give the type with `--field zip:string`, in JSON too.
     In CSV, an empty value is null, and `""` an empty string; `--null NA` adds another null.
+    Times of CSV are those of ISO 8601; `--time-format '%Y/%m/%d %H:%M'` adds a form.
 
     Folders named like `day=2026-01-02` below a directory or pattern become columns. `--columns` and
     `--exclude` choose columns. An unnamed pandas index is left out.
@@ -346,6 +357,11 @@ def _hint(error: InvalidArgument, guessed: set[str]) -> str:
     column = error.facts.get("column")
     if not isinstance(column, str):
         return ""
+    if "is not a value of type timestamp" in error.message:
+        return (
+            "; times of another form: --time-format '%Y/%m/%d %H:%M', or push the column as a "
+            "string, and use strptime in SQL"
+        )
     if column in guessed:
         option = shlex.quote(f"{column}:TYPE")
         return (

@@ -22,7 +22,10 @@ from wings_core.type_names import parse_type, type_name
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField
 
-_FILE_OPTIONS = {"format": "--format", "encoding": "--encoding", "fields": "--field"}
+_FILE_OPTIONS = {
+    "format": "--format", "encoding": "--encoding", "fields": "--field",
+    "time_format": "--time-format",
+}  # fmt: skip
 """Options by the argument of `wings_client.files.open_file` or `OpenFile.schema`."""
 
 Offset = int | Literal["earliest", "latest"] | datetime

@@ -6,10 +6,11 @@ column with an inferred number type are rejected. Arrow parses blocks of whole r
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,8 @@ _STRUCTURE = re.compile(r"(?s)CSV parse error: Row #(\d+): (.*)")
 _PROBLEM_SHOWN_MAX = 200
 """Most characters of Arrow's message in an error."""
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -75,6 +78,7 @@ class CsvRows:
         nulls: Unquoted texts that are null.
         quote: Character around values; empty for none.
         chosen: The columns to read.
+        time_format: Form of times beside ISO 8601, in the letters of `strptime`; None for none.
 
     Raises:
         InvalidArgument: The delimiter is not an ASCII character.
@@ -87,6 +91,7 @@ class CsvRows:
         nulls: Sequence[str] = ("",),
         quote: str = '"',
         chosen: ChosenColumns = ALL,
+        time_format: str | None = None,
     ) -> None:
         if len(delimiter.encode()) != 1 or delimiter in {"\r", "\n", quote}:
             raise InvalidArgument(f"{delimiter!r} cannot separate values", argument="delimiter")
@@ -96,6 +101,7 @@ class CsvRows:
         self._nulls = list(nulls)
         self._dialect = Dialect(delimiter, quote)
         self._chosen = chosen
+        self._time_parsers = [] if time_format is None else [arrow_csv.ISO8601, time_format]
 
     @property
     def names(self) -> list[str]:
@@ -193,7 +199,8 @@ class CsvRows:
         wanted = {field.name: _read_type(field) for field in fields_of(schema)}
         types = {name: wanted.get(name, pa.string()) for name in self.names}
         cast = CsvCaster(pa.schema(list(types.items())), schema, exact).cast
-        return lambda block: self._parsed(block, types, self.names), cast
+        shown = {field.name: type_name(field.type) for field in fields_of(schema)}
+        return lambda block: self._parsed(block, types, self.names, shown), cast
 
     def blocks(self) -> Iterator[CsvBlock]:
         """Yield blocks of rows, as they arrive.
@@ -241,6 +248,7 @@ class CsvRows:
         block: CsvBlock,
         types: dict[str, pa.DataType],
         names: Sequence[str],
+        shown: Mapping[str, str] = _NOTHING,
         *,
         skips_ragged: bool = False,
     ) -> pa.RecordBatch:
@@ -250,6 +258,7 @@ class CsvRows:
             block: The rows.
             types: Types of columns by name; others are inferred.
             names: Names of the columns to return.
+            shown: Names of the types that columns become, for errors.
             skips_ragged: Whether to skip rows with a different number of values than names.
 
         Raises:
@@ -280,17 +289,20 @@ class CsvRows:
                     null_values=self._nulls,
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=False,
+                    timestamp_parsers=self._time_parsers,
                     include_columns=[*unnamed, *names],
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise self._explained(error, block) from None
+            raise self._explained(error, block, shown) from None
         block.rows = table.num_rows
         # Arrow parses all rows as one block.
         columns = [column.chunk(0) for column in table.columns[len(unnamed) :]]
         return pa.RecordBatch.from_arrays(columns, names=list(names))
 
-    def _explained(self, error: pa.ArrowInvalid, block: CsvBlock) -> Exception:
+    def _explained(
+        self, error: pa.ArrowInvalid, block: CsvBlock, shown: Mapping[str, str]
+    ) -> Exception:
         """Return Arrow's error with the row's position in the file."""
         text = str(error)
         structure = _STRUCTURE.match(text)
@@ -305,11 +317,12 @@ class CsvRows:
         invalid = _INVALID_VALUE.match(conversion[3])
         problem = conversion[3].removeprefix("CSV conversion error to ")[:_PROBLEM_SHOWN_MAX]
         if invalid is not None:
-            problem = not_of_type(invalid[2], invalid[1], conversion[3])
+            text = invalid[2].partition("'. If these timestamps")[0]  # Advice on Arrow's reader.
+            problem = not_of_type(text, shown.get(name, invalid[1]), conversion[3])
         if name in UNNAMED:
             column = f"column {int(conversion[1]) + 1} has no name in the first line"
-            shown = "" if invalid is None else f", and has a value, {invalid[2]!r:.80}"
-            return bad_row(place, f"{column}{shown}: give it one")
+            value = "" if invalid is None else f", and has a value, {invalid[2]!r:.80}"
+            return bad_row(place, f"{column}{value}: give it one")
         if "invalid UTF8" in problem:
             return bad_row(place, f"column {name!r:.80}: not UTF-8: {CONVERT}")
         return bad_row(place, f"column {name!r:.80}: {problem}", name)

@@ -162,6 +162,7 @@ def open_file(
     texts: frozenset[str] = frozenset(),
     nulls: Sequence[str] = NULLS,
     quote: str = QUOTE,
+    time_format: str | None = None,
     chosen: ChosenColumns = ALL,
     folders: Sequence[Folder] = (),
 ) -> Generator[OpenFile]:
@@ -178,13 +179,14 @@ def open_file(
         texts: Columns of JSON whose values are kept as text, as their JSON if they are not strings.
         nulls: Unquoted texts of CSV that are null.
         quote: Quote of CSV; empty for none.
+        time_format: Form of times of CSV beside ISO 8601, as for `strptime`; None for none.
         chosen: The columns to read.
         folders: Columns from the file's path.
 
     Raises:
         InvalidArgument: The format is unknown (fact `argument`: `format`), takes no encoding
-            (`encoding`), or cannot be read from standard input or compressed (`path`); the file is
-            not of its format, or cannot be read in sections.
+            (`encoding`) or form of times (`time_format`), or cannot be read from standard input or
+            compressed (`path`); the file is not of its format, or cannot be read in sections.
     """
     shown = name or ("standard input" if path is None else str(path))
     with named(shown):
@@ -196,16 +198,18 @@ def open_file(
             found = given or (None if path is None else format_by_name(path))
             if found is None:
                 found = format_by_content(source.head())
-            if encoding is not None and found is not FileFormat.CSV:
-                raise InvalidArgument(
-                    f"an encoding is only for CSV; this is {found.value}", argument="encoding"
-                )
+            for option, value in (("encoding", encoding), ("time_format", time_format)):
+                if value is not None and found is not FileFormat.CSV:
+                    raise InvalidArgument(
+                        f"{option.replace('_', ' ')} is only for CSV; this is {found.value}",
+                        argument=option,
+                    )
             rows: Rows
             if found is FileFormat.CSV:
                 from wings_client.files.csv_rows import CsvRows
 
                 delimiter = _delimiter(source.head(), path, delimiter)
-                rows = CsvRows(source, delimiter, nulls, quote, chosen)
+                rows = CsvRows(source, delimiter, nulls, quote, chosen, time_format)
             else:
                 delimiter = None
                 rows = _rows(source, path, found, section, texts, chosen)

@@ -195,7 +195,11 @@ class _Explanation:
         nested = isinstance(value, dict | list)
         if not nested and self._fits(value, data_type):
             return None
-        return path, f"expected {_expected(data_type)}, got {_shown(cast('object', value))}"
+        hint = ""
+        is_text = isinstance(value, str) and not isinstance(value, _Number)
+        if is_text and pa.types.is_temporal(data_type):
+            hint = "; a text of another form fits a column of type string, which SQL parses"
+        return path, f"expected {_expected(data_type)}, got {_shown(cast('object', value))}{hint}"
 
     def _of_list(self, value: object, data_type: pa.DataType, path: str) -> tuple[str, str] | None:
         if not isinstance(value, list):

@@ -6,7 +6,7 @@ import lzma
 import re
 import threading
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -432,6 +432,23 @@ def test_a_time_with_the_zone_of_another_column_says_what_it_lacks(
         with pytest.raises(SchemaMismatch, match=problems) as raised:
             read(path, arrow.schema([("n", pa.int64()), field]), folders=folders)
         assert "assume_timezone" not in str(raised.value)
+
+
+def test_times_of_another_form_are_read_by_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "n,at\n1,2001/01/01 00:47\n2,2026-11-20 12:00:00\n")
+    for unit, shown in (("s", "timestamp\\[s\\]"), ("ns", "timestamp\\[ns\\]")):
+        schema = arrow.schema([("n", pa.int64()), ("at", arrow.timestamp(unit))])
+        with pytest.raises(SchemaMismatch, match=f"'2001/01/01 00:47' is not .* type {shown}$"):
+            read(path, schema)
+        found = read(path, schema, time_format="%Y/%m/%d %H:%M")
+        assert str(found["at"][0])[:19] == "2001-01-01 00:47:00"
+    zoned = arrow.schema([("n", pa.int64()), ("at", arrow.timestamp("us", "UTC"))])
+    path = write(tmp_path / "b.csv", "n,at\n1,01.02.2001 00:47 +0100\n")
+    found = read(path, zoned, time_format="%d.%m.%Y %H:%M %z")
+    assert found["at"].to_pylist() == [datetime(2001, 1, 31, 23, 47, tzinfo=UTC)]
+    path = write(tmp_path / "c.json", "[]")
+    with pytest.raises(InvalidArgument, match="time format is only for CSV"):
+        read(path, zoned, time_format="%Y")
 
 
 @each("kind", ["parquet", "file", "stream", "compressed"])

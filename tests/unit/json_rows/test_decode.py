@@ -190,6 +190,14 @@ def test_the_path_leads_to_the_bad_value(subtests: pytest.Subtests) -> None:
             assert caught.value.message == f"row 0: column {column!r}: {what}"
 
 
+def test_a_time_of_another_form_is_told_the_way_on() -> None:
+    for value, hint in (('"2001/01/01"', True), ("20010101", False)):
+        with pytest.raises(SchemaMismatch) as caught:
+            decode_rows(f'[{{"a": {value}}}]'.encode(), schema_of(pa.timestamp("us")))
+        text = "; a text of another form fits a column of type string, which SQL parses"
+        assert caught.value.message.endswith(f"got {value}{text * hint}")
+
+
 @pytest.mark.parametrize(("row", "got"), [("5", "5"), ("null", "null"), ("[]", "[]")])
 def test_a_row_that_is_no_object_is_refused(row: str, got: str) -> None:
     with pytest.raises(SchemaMismatch) as caught:
