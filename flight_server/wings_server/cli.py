@@ -38,6 +38,7 @@ FOLIOS_SHOWN_MAX = 10
     "http",
     "kafka",
     "kafka_advertised",
+    "kafka_partitions",
     "processes",
     "cluster_ca",
     "allowed_host",

@@ -108,6 +108,11 @@ FLAGS: dict[str, Any] = {
         "address of --kafka, or the host of Flight's where that means all addresses.",
         _ADDRESS,
     ),
+    "kafka_partitions": _flag(
+        int,
+        "Number of partitions of topics that Kafka's clients make and state none for. Default: 1.",
+        "N",
+    ),
     "listen": _flag(str, "Address of gRPC; port 0 picks a free one.", _ADDRESS),
     "processes": _flag(
         int,

@@ -200,7 +200,7 @@ class Server:
                 f"--kafka needs {error.name}: install wings-flight[kafka]"
             ) from None
         service = self._kafka_service = started.enter_context(
-            closing(KafkaService(log, metrics, gate, membership.nodes))
+            closing(KafkaService(log, metrics, gate, membership.nodes, settings.kafka_partitions))
         )
         advertised = settings.kafka_advertised or address
         if advertised.is_wildcard:

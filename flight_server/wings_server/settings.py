@@ -32,6 +32,7 @@ from wings_core.limits import Limits
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX
 from wings_core.metadata.open import is_bound
 from wings_core.security.tokens import check_root
+from wings_core.slots import SLOTS_MAX
 from wings_core.storage.objects import check_url
 from wings_core.suggestions import suggested
 
@@ -153,6 +154,7 @@ class Settings(BaseModel):
     http: AddressSetting = Address("127.0.0.1", 7780)
     kafka: AddressSetting | None = None
     kafka_advertised: AddressSetting | None = None
+    kafka_partitions: int = Field(default=1, ge=1, le=SLOTS_MAX)
     root_token: Secret | None = None
     """Token of an operator, of at least 32 characters, valid while it is set; no flag."""
     tls_cert: Path | None = None

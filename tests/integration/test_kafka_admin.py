@@ -16,7 +16,7 @@ from test_kafka import LATER, Rdkafka, connected, head, poll_until, taken, text
 
 import wings_client
 from wings_server.kafka.messages import Api
-from wings_server.testing import RunningServer
+from wings_server.testing import RunningServer, server_process
 
 pytestmark = pytest.mark.server(kafka=True)
 
@@ -97,6 +97,11 @@ def test_configuration_is_described_and_altered_key_by_key(
         assert refusal(mixed) == ck.KafkaError.INVALID_CONFIG, name
     appended = altered(admin, new_topic_id, ("retention.ms", "5", AlterConfigOpType.APPEND))
     assert refusal(appended) == ck.KafkaError.INVALID_CONFIG
+    for operation, policy in (("APPEND", "compact,delete"), ("SUBTRACT", "compact")):
+        only(
+            altered(admin, new_topic_id, ("cleanup.policy", "delete", AlterConfigOpType[operation]))
+        )
+        assert configured(admin, new_topic_id)["cleanup.policy"] == policy
     missing = altered(admin, "no-such-topic", ("retention.ms", "5", set_))
     assert refusal(missing) == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
     assert configured(admin, new_topic_id) == expected
@@ -110,20 +115,31 @@ def test_a_compacted_topic_says_so_and_takes_no_null_keys(
     assert configured(admin, new_topic_id)["cleanup.policy"] == "compact,delete"
     entry: dict[str, Any] = {"value": b"keyed", "key": b"", "partition": 0}
     rdkafka.produce(new_topic_id, [entry, {**entry, "value": None}])
-    refused: list[ck.KafkaError] = []
+    codes: dict[bytes, int | None] = {}
 
-    def delivered(error: ck.KafkaError | None, _: object) -> None:
-        if error is not None:
-            refused.append(error)
+    def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
+        value = message.value()
+        assert isinstance(value, bytes)
+        codes[value] = None if error is None else error.code()
 
-    producer = ck.Producer(rdkafka.config)
-    for key in (b"key", None):
-        producer.produce(new_topic_id, b"", key, 0, on_delivery=delivered)
+    producer = ck.Producer({**rdkafka.config, "linger.ms": 500})
+    for number, key in enumerate((b"key", None, b"key", None)):
+        producer.produce(new_topic_id, b"%d" % number, key, 0, on_delivery=delivered)
     assert producer.flush(LATER) == 0
-    assert {error.code() for error in refused} == {ck.KafkaError.INVALID_RECORD}
+    other, refused = ck.KafkaError._INVALID_DIFFERENT_RECORD, ck.KafkaError.INVALID_RECORD
+    assert codes == {b"0": other, b"1": refused, b"2": other, b"3": refused}
     only(altered(admin, new_topic_id, ("cleanup.policy", None, AlterConfigOpType.DELETE)))
     assert configured(admin, new_topic_id)["cleanup.policy"] == "delete"
     rdkafka.produce(new_topic_id, [{"value": b"without", "partition": 0}])
+
+
+def test_a_topic_without_a_number_of_partitions_has_as_many_as_the_server_says() -> None:
+    with server_process(flags=("--kafka", "127.0.0.1:0", "--kafka-partitions", "3")) as running:
+        rdkafka = Rdkafka(running.kafka)
+        rdkafka.create("created", -1)
+        rdkafka.produce("on-demand", [{"value": b"v", "partition": 2}])
+        listed = AdminClient(rdkafka.config).list_topics(timeout=LATER).topics
+    assert [len(listed[name].partitions) for name in ("created", "on-demand")] == [3, 3]
 
 
 def test_a_topic_that_is_named_twice_is_not_made(server: RunningServer) -> None:

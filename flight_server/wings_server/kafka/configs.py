@@ -40,6 +40,8 @@ class _Operation(IntEnum):
 
     SET = 0
     DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
 
 
 def _limit(value: str) -> int | None:
@@ -184,11 +186,14 @@ def _described(service: KafkaService, principal: Principal, resource: Any) -> Se
         {**_entry(name, value, kind, read_only=True), "documentation": text}
         for name, (value, kind, text) in _FIXED.items()
     ]
-    kafka = topic.config.kafka
-    policy = "delete" if kafka is None else kafka.cleanup_policy
+    policy = _policy(topic)
     source = _Source.DEFAULT if policy == "delete" else _Source.TOPIC
     kept = {**_entry(CLEANUP_POLICY, policy, _Type.LIST, source), "documentation": _ROWS_KEPT}
     return [*own, kept, *fixed]
+
+
+def _policy(topic: Topic) -> str:
+    return "delete" if topic.config.kafka is None else topic.config.kafka.cleanup_policy
 
 
 def _value(topic: Topic, field: str, unset: int) -> int:
@@ -268,6 +273,12 @@ def _change(topic: Topic, entries: Iterable[Any]) -> Mapping[str, Any]:
                 given[each.name] = "delete"
             elif each.name in _KEYS:  # Others have no value, as at Kafka.
                 change[_KEYS[each.name].field] = None
+        elif each.name == CLEANUP_POLICY:
+            named = [part.strip() for part in (each.value or "").split(",")]
+            before = given.get(CLEANUP_POLICY, _policy(topic)).split(",")
+            left = [part for part in before if part not in named]
+            is_more = each.config_operation == _Operation.APPEND
+            given[CLEANUP_POLICY] = ",".join([*left, *named] if is_more else left)
         elif each.name not in _WITHOUT_EFFECT:
             raise KafkaError(ErrorCode.invalid_config, f"{each.name:.80} is no list")
     change |= config_of(given)

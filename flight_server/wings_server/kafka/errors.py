@@ -1,5 +1,7 @@
 """Kafka's error codes, and the translation of the log's errors into them, in one place."""
 
+from collections.abc import Sequence
+
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import (
@@ -30,12 +32,12 @@ class KafkaError(Exception):
     Args:
         code: Kafka's code.
         message: The reason, for `error_message` fields; the code's name if empty.
-        record: Index of the refused record in its batch, if it is known.
+        records: Indexes of the refused records in their batch, as far as they are known.
     """
 
-    def __init__(self, code: ErrorCode, message: str = "", record: int | None = None) -> None:
+    def __init__(self, code: ErrorCode, message: str = "", records: Sequence[int] = ()) -> None:
         super().__init__(message or code.name)
-        self.record = record
+        self.records = records
         self.code = code
         self.message = message or code.name
 

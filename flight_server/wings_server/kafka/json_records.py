@@ -92,4 +92,4 @@ def _key_of(schema: pa.Schema) -> int | None:
 
 
 def _refusal(message: str, record: int | None) -> KafkaError:
-    return KafkaError(ErrorCode.invalid_record, message, record)
+    return KafkaError(ErrorCode.invalid_record, message, () if record is None else (record,))

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.compute as pc
 import structlog
@@ -46,6 +46,9 @@ TURNS_MAX = 2
 
 GAPS_MAX = 1_000
 """Most partitions of producers whose refused batches a connection remembers."""
+
+RECORD_ERRORS_MAX = 1_000
+"""Most records of a batch whose errors are told."""
 
 _ACKS = (-1, 0, 1)
 _TRANSACTIONAL = 0x10
@@ -361,12 +364,13 @@ def _check_keys(records: Records, topic: Topic) -> None:
     """Check that no key is missing, as programs that compact rely on.
 
     Raises:
-        KafkaError: The first record without a key, where the topic's policy is to compact.
+        KafkaError: The records without a key, where the topic's policy is to compact.
     """
     kafka = topic.config.kafka
     if kafka is not None and "compact" in kafka.cleanup_policy and records.key.null_count:
-        record = int(pc.index(records.key.is_null(), value=True).as_py())
-        raise KafkaError(ErrorCode.invalid_record, "a compacted topic takes no null key", record)
+        without = cast("Any", pc).indices_nonzero(records.key.is_null())
+        refused: list[int] = without.slice(0, RECORD_ERRORS_MAX).to_pylist()
+        raise KafkaError(ErrorCode.invalid_record, "a compacted topic takes no null key", refused)
 
 
 def _sequence(head: BatchHead) -> PartitionSequence | None:
@@ -387,11 +391,12 @@ def _refusal(error: Exception) -> Values:
     code = code_of(error)
     if type(error) is InvalidArgument:  # Of a checked batch, its times alone can be refused so.
         code = ErrorCode.invalid_timestamp
-    record = error.record if isinstance(error, KafkaError) else None
-    named = {"batch_index": record, "batch_index_error_message": message}
+    records = error.records if isinstance(error, KafkaError) else ()
     return {
         "error_code": code,
         "base_offset": _NO_OFFSET,
-        "record_errors": [] if record is None else [named],
+        "record_errors": [
+            {"batch_index": record, "batch_index_error_message": message} for record in records
+        ],
         "error_message": message,
     }

@@ -61,8 +61,10 @@ class KafkaService:
         metrics: The metrics.
         gate: Authorizes callers.
         nodes: Returns the live nodes of the log.
+        new_partitions: Partitions of a new topic where the client states none.
 
     Attributes:
+        new_partitions: The same.
         brokers: The live nodes as brokers; set once the listener has a port.
         topics: The topics of the namespace that is served.
         fetcher: Reads the log in chunks of `CHUNK_BYTES_MAX`.
@@ -78,12 +80,18 @@ class KafkaService:
     brokers: Brokers
 
     def __init__(
-        self, log: ServedLog, metrics: Metrics, gate: Gate, nodes: Callable[[], Sequence[Node]]
+        self,
+        log: ServedLog,
+        metrics: Metrics,
+        gate: Gate,
+        nodes: Callable[[], Sequence[Node]],
+        new_partitions: int = 1,
     ) -> None:
         self.log = log
         self.metrics = metrics
         self.gate = gate
         self.nodes = nodes
+        self.new_partitions = new_partitions
         limits = log.limits
         self.topics = KafkaTopics(log, DEFAULT_NAMESPACE)
         chunk_bytes_max = min(limits.wire_bytes_max, CHUNK_BYTES_MAX)

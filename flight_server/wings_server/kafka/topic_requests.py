@@ -22,9 +22,6 @@ from wings_server.kafka.service import CLUSTER_ID, KafkaService
 from wings_server.kafka.topics import partition_count
 from wings_server.kafka.transaction_requests import name_of
 
-DEFAULT_PARTITIONS = 1
-"""Partitions of a topic where the client states none."""
-
 TOPIC_STATES_FROM = 6
 """Version of `DeleteTopics` from which topics are named by structures, perhaps by their ids."""
 
@@ -68,7 +65,7 @@ def _named(service: KafkaService, principal: Principal, asked: Any, *, makes: bo
         except KafkaError:
             if not makes:
                 raise
-        made = _create(service, principal, asked.name, DEFAULT_PARTITIONS, {})
+        made = _create(service, principal, asked.name, service.new_partitions, {})
         return _described(service, made)
     except FAILURES as error:
         return {"error_code": code_of(error), "name": asked.name, "topic_id": topic_id}
@@ -119,7 +116,7 @@ def _created(
     service: KafkaService, principal: Principal, asked: Any, *, only_checked: bool
 ) -> Values:
     count = len(asked.assignments) or asked.num_partitions
-    count = DEFAULT_PARTITIONS if count == -1 else count
+    count = service.new_partitions if count == -1 else count
     given = {each.name: each.value for each in asked.configs}
     values: dict[str, Any] = {"num_partitions": count, "replication_factor": 1, "configs": []}
     if only_checked:
