@@ -1,14 +1,15 @@
-"""Lists of a request, counted before it is read.
+"""Lists of a request, counted before it is read, and its unknown tagged fields, left out.
 
-kio's reader reserves memory for the length that a list states, whatever follows. So the bytes of a
-request are walked before: strings and records are skipped by their length, values of a fixed size
-together. An array of such values is one step.
+kio's reader reserves memory for the length that a list states, whatever follows, and refuses tags
+that it does not know, which later clients may send. So the bytes of a request are walked before:
+strings and records are skipped by their length, values of a fixed size together. An array of such
+values is one step.
 """
 
 import struct
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 ENTRIES_MAX = 20_000
@@ -35,6 +36,25 @@ class _Walk:
     data: memoryview
     entries: int = 0
     """Entries that the lists so far state together."""
+    cuts: list[tuple[int, int, bytes]] = field(default_factory=list[tuple[int, int, bytes]])
+    """Where the bytes of unknown fields, and counts with them, begin and end, and what replaces
+    them."""
+
+    def count(self, entries: int) -> None:
+        self.entries += entries
+        if self.entries > ENTRIES_MAX:
+            raise ValueError("too many entries")
+
+    def known(self) -> memoryview:
+        """Return the request without its unknown fields."""
+        if not self.cuts:
+            return self.data
+        parts: list[bytes | memoryview] = []
+        position = 0
+        for begin, end, instead in sorted(self.cuts):
+            parts += (self.data[position:begin], instead)
+            position = end
+        return memoryview(b"".join([*parts, self.data[position:]]))
 
 
 _Skip = Callable[[_Walk, int], int]
@@ -44,23 +64,29 @@ _Length = Callable[[memoryview, int], tuple[int, int]]
 """Returns the length that a value states, -1 for null, and the position after it."""
 
 
-def checker_of(entity: type) -> Callable[[memoryview, int], int]:
+def checker_of(header: type, body: type) -> Callable[[memoryview], tuple[memoryview, int]]:
     """Return a function that checks the lists of a request.
 
     Args:
-        entity: kio's class of its body.
+        header: kio's class of its header.
+        body: kio's class of its body.
 
     Returns:
-        A function of all of the request, and of the position where its body begins; it returns
-        the position where it ends. It raises ValueError where lists state more than `ENTRIES_MAX`
-        entries together, one is null that Kafka's specification has no null for, or a length has
-        more than 5 bytes; LookupError where a tag is unknown, or the bytes end before, as
-        struct.error.
+        A function of all of the request; it returns the request without unknown tagged fields, and
+        the position where it ends in what is given. It raises ValueError where lists and tagged
+        fields state more than `ENTRIES_MAX` entries together, a list is null that Kafka's
+        specification has no null for, tags are not in order, or a length has more than 5 bytes;
+        LookupError where the bytes end before, as struct.error.
     """
-    step = _entity(entity)
-    if callable(step):
-        return lambda frame, position: step(_Walk(frame), position)
-    return lambda _, position: position + step
+    steps = _entity(header), _entity(body)
+
+    def check(frame: memoryview) -> tuple[memoryview, int]:
+        walk, position = _Walk(frame), 0
+        for step in steps:
+            position = step(walk, position) if callable(step) else position + step
+        return walk.known(), position
+
+    return check
 
 
 def _entity(entity: Any) -> int | _Skip:
@@ -69,10 +95,11 @@ def _entity(entity: Any) -> int | _Skip:
     steps: list[tuple[int, _Skip]] = []  # Each after so many bytes of fixed size.
     tagged: dict[int, int | _Skip] = {}
     ahead = 0
-    for field in fields(entity):
-        step = _field(field, is_flexible=is_flexible)
-        if "tag" in field.metadata:
-            tagged[field.metadata["tag"]] = step
+    for each in fields(entity):
+        # The header's text is of the old form in all versions.
+        step = _field(each, is_flexible=is_flexible and each.name != "client_id")
+        if "tag" in each.metadata:
+            tagged[each.metadata["tag"]] = step
         elif callable(step):
             steps.append((ahead, step))
             ahead = 0
@@ -93,11 +120,11 @@ def _entity(entity: Any) -> int | _Skip:
     return skip
 
 
-def _field(field: Any, *, is_flexible: bool) -> int | _Skip:
-    kind, is_nullable = without_null(field.type)
+def _field(given: Any, *, is_flexible: bool) -> int | _Skip:
+    kind, is_nullable = without_null(given.type)
     is_list = get_origin(kind) is tuple
     element = get_args(kind)[0] if is_list else kind
-    kafka_type = field.metadata.get("kafka_type")
+    kafka_type = given.metadata.get("kafka_type")
     step: int | _Skip
     if is_dataclass(element):
         step = _entity(element)
@@ -110,7 +137,7 @@ def _field(field: Any, *, is_flexible: bool) -> int | _Skip:
     if not is_list:
         return step
     length = _compact if is_flexible else _int32
-    return _list(field.name, length, step, is_nullable=is_nullable)
+    return _list(given.name, length, step, is_nullable=is_nullable)
 
 
 def _compact_bytes(walk: _Walk, position: int) -> int:
@@ -136,9 +163,7 @@ def _list(name: str, length: _Length, element: int | _Skip, *, is_nullable: bool
             if is_nullable:
                 return position
             raise ValueError(f"{name} is null")
-        walk.entries += count
-        if walk.entries > ENTRIES_MAX:
-            raise ValueError("too many entries")
+        walk.count(count)
         if not callable(element):
             return position + count * element
         for _ in range(count):
@@ -152,15 +177,27 @@ def _tags(tagged: dict[int, int | _Skip]) -> _Skip:
     """Return what skips the fields with tags; kio goes by their types, not by their lengths."""
 
     def skip(walk: _Walk, position: int) -> int:
-        data = walk.data
+        data, begin, before, known = walk.data, position, -1, 0
         count, position = _varint(data, position)
-        if count > len(tagged):
-            raise ValueError("an unknown tag, or one twice")
+        first = position
+        walk.count(count)
         for _ in range(count):
+            at = position
             tag, position = _varint(data, position)
-            _, position = _varint(data, position)
-            step = tagged[tag]
+            size, position = _varint(data, position)
+            if tag <= before:
+                raise ValueError("tags are not in order")
+            before, step = tag, tagged.get(tag)
+            if step is None:
+                position += size
+                walk.cuts.append((at, position, b""))
+                continue
             position = step(walk, position) if callable(step) else position + step
+            known += 1
+        if position > len(data):
+            raise ValueError("a tagged field beyond the end")
+        if known < count:
+            walk.cuts.append((begin, first, bytes([known])))
         return position
 
     return skip

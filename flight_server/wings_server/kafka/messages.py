@@ -172,11 +172,11 @@ def parse(head: Head, frame: memoryview) -> Request:
     Raises:
         BadRequest: It is not what its header says.
     """
-    read_header, check_body, read_body = _readers(head.api, head.version)
+    check, read_header, read_body = _readers(head.api, head.version)
     try:
-        header, size = read_header(frame, 0)
-        check_body(frame, size)
-        body, _ = read_body(frame, size)
+        known, _ = check(frame)
+        header, size = read_header(known, 0)
+        body, _ = read_body(known, size)
     except (SerialError, ValueError, OverflowError, LookupError, struct.error) as error:
         raise BadRequest(f"{head.api.name} {head.version}: {error!s:.200}") from None
     return Request(head, header.client_id or "", body)
@@ -218,9 +218,10 @@ def _respond(head: Head, values: Values) -> bytes:
 
 @cache
 def _readers(api: Api, version: int) -> tuple[Callable[..., Any], ...]:
-    """Return what reads a header, checks the lists of a body, and reads a body."""
+    """Return what checks a request, and reads its header and its body."""
     schema = load_request_schema(api.value, version)
-    return entity_reader(schema.__header_schema__), checker_of(schema), entity_reader(schema)
+    header = schema.__header_schema__
+    return checker_of(header, schema), entity_reader(header), entity_reader(schema)
 
 
 @cache

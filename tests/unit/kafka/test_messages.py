@@ -1,6 +1,7 @@
 """Requests of Kafka's protocol in all versions, and what is wrong with some."""
 
 import io
+import struct
 import uuid
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -65,10 +66,35 @@ def full_requests() -> list[tuple[Any, bytes, int]]:
 
 
 def test_the_lists_of_every_request_are_walked_to_its_end() -> None:
-    for schema, frame, begin in full_requests():
+    for schema, frame, _ in full_requests():
         data = memoryview(frame)
         assert parse(head_of(data), data).client_id == "me"
-        assert checker_of(schema)(data, begin) == len(frame), schema
+        known, end = checker_of(schema.__header_schema__, schema)(data)
+        assert (known is data, end) == (True, len(frame)), schema
+
+
+def test_unknown_tagged_fields_are_skipped_at_every_place() -> None:
+    unknown = b"\x01\x09\x03any"  # One field, of tag 9 and 3 bytes.
+    partition = struct.pack(">iiqiqi", 5, 0, 6, -1, -1, 7)
+    topic = uuid.UUID(int=4).bytes + b"\x02" + partition + unknown + unknown
+    state = struct.pack(">iq", 8, 9) + unknown
+    tagged = b"\x04\x00\x03\x03us" + b"\x01" + bytes([len(state)]) + state
+    frame = (
+        struct.pack(">hhih2s", Api.FETCH, 17, 3, 2, b"me") + unknown
+        + struct.pack(">iiibii", 1, 2, 3, 0, 0, -1) + b"\x02" + topic + b"\x01\x01"
+        + tagged + b"\x08\x00" + b"\xff\xff\x03\x02zz"
+    )  # fmt: skip
+    data = memoryview(frame)
+    found = parse(head_of(data), data)
+    (read,) = found.body.topics
+    assert (found.client_id, found.body.cluster_id, read.topic_id.int) == ("me", "us", 4)
+    assert (found.body.replica_state.replica_epoch, read.partitions[0].fetch_offset) == (9, 6)
+    for end in range(len(frame)):
+        with pytest.raises(BadRequest):
+            parse(head_of(memoryview(frame)), data[:end])
+    again = memoryview(frame.replace(b"\x08\x00\xff", b"\x01\x00\xff"))
+    with pytest.raises(BadRequest, match="not in order"):
+        parse(head_of(again), again)
 
 
 @pytest.mark.parametrize("stated", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x7f"])
