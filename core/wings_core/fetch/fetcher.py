@@ -9,6 +9,7 @@ deadline alone, a scan by an end in each partition, and never waits. `take` alon
 `watch`, which calls back, it serves readers that hold no thread.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -109,6 +110,8 @@ class Read:
     """How many rows its filter has looked at."""
     allowance: Allowance | None = None
     """How long the filter may take for a chunk."""
+    is_cut: bool = False
+    """Whether a partition ended before its stop, as metadata that cannot be asked is remembered."""
     counted: int = 1
     """How many of its partitions its budget counts among those with rows."""
 
@@ -254,7 +257,6 @@ class Fetcher(TimeOffsets):
         Raises: as `read`, and
             Unavailable: Metadata cannot be reached, and what is known of it ends before a stop.
         """
-        stops = [(cursor, cursor.stop) for cursor in read.rotation.cursors.values()]
         read.allowance = Allowance(cancel=cancel)
         state = FetchState(Deadline.never(), UNLIMITED, UNLIMITED)
         while read.rotation.ready:
@@ -262,13 +264,8 @@ class Fetcher(TimeOffsets):
                 if chunk.batch.num_rows:
                     yield chunk
                 cancel.check()
-        for cursor, stop in stops:
-            if cursor.offset < stop != UNKNOWN and not cursor.is_over:
-                raise Unavailable(
-                    f"partition {cursor.partition:.80} has messages up to {stop}, and metadata "
-                    f"does not say where those from {cursor.offset} on lie",
-                    partition=partition_value(cursor.partition),
-                )
+            if read.is_cut:
+                raise Unavailable("metadata cannot be asked where the scan's other messages lie")
 
     def take(self, read: Read, state: FetchState) -> Iterator[FetchedChunk]:
         """Yield what is committed, within the budget; never waits for commits.
@@ -536,6 +533,7 @@ def _settle(read: Read, cursors: Sequence[PartitionCursor], lookup: Lookup) -> N
                 _fail(read, cursor, below_start(cursor.partition, cursor.offset, start))
         elif not has_pages:
             # Nothing is there, even where something was known to be.
+            read.is_cut |= lookup.looked_at == -math.inf and cursor.stop != UNKNOWN
             cursor.stop = cursor.offset
         elif is_fresh and cursor.stop == UNKNOWN:
             cursor.stop = end
