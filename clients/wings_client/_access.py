@@ -43,11 +43,14 @@ class Access:
     ) -> Self:
         """Read the files; without a token, that of the environment is taken.
 
+        Whitespace around a token is dropped: text read from a file ends in a newline.
+
         Raises:
             InvalidArgument: A file cannot be read, a certificate is without its key or the reverse,
                 or the token is not printable ASCII.
         """
         token = token if token is not None else os.environ.get(TOKEN_VARIABLE) or None
+        token = None if token is None else token.strip()
         if token is not None and not (token.isascii() and token.isprintable() and token):
             raise InvalidArgument("the token is empty, or not of printable ASCII characters")
         if (tls_cert is None) != (tls_key is None):

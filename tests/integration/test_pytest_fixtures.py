@@ -1,6 +1,8 @@
 """The fixtures that the package brings for tests of its users."""
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,14 @@ AFTER = """
 def test_topics_of_other_tests_are_gone(wings, wings_server):
     assert list(wings.topics()) == []
     assert wings_server.http.startswith("http://127.0.0.1:")
+
+def test_the_server_says_its_time(wings_server):
+    from datetime import UTC, datetime, timedelta
+
+    before = wings_server.now()
+    wings_server.advance(3600)
+    assert wings_server.now() - before >= timedelta(hours=1)
+    assert wings_server.now() > datetime.now(UTC) + timedelta(minutes=59)
 
 def test_retention_and_waiting_members_follow_the_time(wings, wings_server):
     day = 86_400
@@ -41,10 +51,22 @@ def test_retention_and_waiting_members_follow_the_time(wings, wings_server):
 """
 
 
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
 def test_the_tests_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
-    with_fixtures, with_address, _, with_time = re.findall(
-        r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL
-    )
-    pytester.makepyfile(BEFORE + with_fixtures + AFTER + with_address + with_time)
+    with_fixtures, with_address, _, _, with_time, with_now = blocks()
+    pytester.makepyfile(BEFORE + with_fixtures + AFTER + with_address + with_time + with_now)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=6)
+    result.assert_outcomes(passed=8)
+
+
+def test_the_tests_of_the_documentation_that_start_servers_pass(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    _, _, with_process, with_token, _, _ = blocks()
+    pytester.makepyfile(with_process + with_token)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2)
