@@ -34,7 +34,7 @@ AZURITE := 3.37.0
 KAFKAJS := 2.2.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java kafka-javascript kafka-go kafka-spark azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java kafka-javascript kafka-go kafka-librdkafka kafka-spark azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -98,6 +98,17 @@ $(VENV)/kafka-go: tests/integration/kafka_go/go.mod | $(BIN)/python
 	cd $(<D) && go test -c -o $(abspath $@.part)/segmentio.test github.com/segmentio/kafka-go
 	cp -r --no-preserve=mode $$(cd $(<D) && go list -m -f '{{.Dir}}' github.com/segmentio/kafka-go)/fixtures $@.part/
 	rm -rf $@ && mv $@.part $@
+
+kafka-librdkafka: $(VENV)/.dev $(VENV)/kafka-librdkafka ## librdkafka's own tests against a server: LIBRDKAFKA=its sources, and a compiler of C++
+	$(BIN)/python -m pytest tests/integration/test_kafka_librdkafka.py
+
+# A copy, in which all is built; its tests find their files where they are run.
+$(VENV)/kafka-librdkafka: | $(BIN)/python
+	rm -rf $@.part && cp -r $(or $(LIBRDKAFKA),$(error LIBRDKAFKA=a checkout of librdkafka is missing)) $@.part
+	cd $@.part && ./configure --disable-gssapi --disable-curl --disable-lz4-ext > /dev/null
+	$(MAKE) -C $@.part libs > /dev/null
+	$(MAKE) -C $@.part/tests test-runner > /dev/null
+	mv $@.part $@
 
 kafka-spark: $(VENV)/.dev $(VENV)/kafka-spark ## the test of Spark's own source and sink of Kafka, which needs a JDK of 17 or later and Maven
 	$(BIN)/python -m pytest tests/integration/test_kafka_spark.py
