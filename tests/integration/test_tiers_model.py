@@ -613,13 +613,16 @@ class TiersMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), place=st.floats(0, 1))
     def delete_before_an_offset(self, key: str, place: float) -> None:
-        """Delete messages to the offset, also where it is within a page, unless that is Parquet."""
+        """Delete messages to an offset, also within a page, but Parquet files as a whole."""
         model = self.models[key]
         offset = model.log_start + int(place * (len(model.numbers) - model.log_start))
-        kept = [page for page in self._locations(key) if page.end_offset >= offset]
+        pages = self._locations(key)
+        kept = [page for page in pages if page.end_offset >= offset]
         found = self.nodes[0].delete_before(self._topic(key), UNPARTITIONED, offset)
-        is_whole = bool(kept) and kept[0].format is PageFormat.PARQUET
-        assert found == (kept[0].start_offset if is_whole else offset)
+        if kept and kept[0].format is PageFormat.PARQUET:
+            folio = kept[0].address.folio
+            offset = next(page.start_offset for page in pages if page.address.folio == folio)
+        assert found == offset
         model.log_start = found
 
     def _kept_from(self, key: str, age_ms: int | None, kept: int | None) -> int:

@@ -84,7 +84,7 @@ class Maintenance(Protocol):
         A page goes as a whole: when the last of its messages is older than `age_us`, when the
         pages after it have `bytes_kept` together, when every group has finished it, or when all its
         offsets are less than `before_offset`. A page that has `before_offset` within becomes the
-        slice of it from there on, unless it is Parquet: such a file is in a table as a whole.
+        slice of it from there on; of a Parquet file all pages go or none, as a table has it whole.
         Offsets are never used again, and timestamps go on from the last one, also where no page is
         left.
 

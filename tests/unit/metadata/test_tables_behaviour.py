@@ -47,12 +47,15 @@ def test_a_commit_is_planned_under_a_lease_and_confirmed(metadata: MetadataUnder
     assert metadata.registry.live_folios() == {"f", "g"}
 
 
-def expire(metadata: MetadataUnderTest, topic: Topic, *, outside_tables: bool) -> Expired:
+def expire(
+    metadata: MetadataUnderTest, topic: Topic, *, outside_tables: bool, before_offset: int = 0
+) -> Expired:
     return metadata.opened.maintenance.expire(
         topic.uuid,
         UNPARTITIONED,
         age_us=None,
-        bytes_kept=0,
+        bytes_kept=None if before_offset else 0,
+        before_offset=before_offset,
         outside_tables=outside_tables,
         pages_max=10,
     )
@@ -82,6 +85,28 @@ def test_pages_that_a_table_has_or_is_about_to_have_are_kept_where_asked(
     added = TableSegment("h", UNPARTITIONED, 13, 7, 3, None)
     assert tables.plan(topic.uuid, 3, [added], [], lease)
     assert expire(metadata, topic, outside_tables=False).rows == 7
+
+
+def test_no_page_of_a_file_that_a_table_has_goes_before_the_others(
+    metadata: MetadataUnderTest,
+) -> None:
+    tables, topic = metadata.opened.tables, metadata.create_topic()
+    for _ in range(2):
+        metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 7}, folio="f")])
+    metadata.registry.commit([batch_of(topic, {UNPARTITIONED: 7}, folio="g")])
+    token = metadata.opened.maintenance.acquire_lease("table", "me", HOUR)
+    assert token is not None
+    tables.begin(topic.uuid, "default.t")
+    added = TableSegment("f", UNPARTITIONED, 13, 14, 1, None)
+    lease = MaintenanceLease("table", "me", token)
+    assert tables.plan(topic.uuid, 1, [added], [], lease)
+    for offset in (7, 14, 20):
+        gone = expire(metadata, topic, outside_tables=True, before_offset=offset)
+        assert gone == Expired(0, 0, 0, 0)
+    tables.confirm(topic.uuid, 1)
+    assert tables.plan(topic.uuid, 2, [], ["f"], lease)
+    tables.confirm(topic.uuid, 2)
+    assert expire(metadata, topic, outside_tables=True, before_offset=20).rows == 20
 
 
 def test_pages_that_are_dropped_are_not_planned_for_a_table_at_the_same_time(

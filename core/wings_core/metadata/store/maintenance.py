@@ -278,13 +278,16 @@ def _expire(
         "SELECT partition_id, end_offset, start_offset, timestamp, folio_id, position, length, "
         "first_timestamp, format, first_row, slice_bytes, schema_version FROM pages "
         "WHERE partition_id = %s ORDER BY end_offset LIMIT %s::bigint",
-        (partition_id, pages_max),
+        (partition_id, pages_max + 1),
     ).fetchall()
     ages = ((page[3], page[1], _bytes_of(page)) for page in pages)
     count = expired_pages(ages, size, before, bytes_kept, max(before_offset, finished_before))
+    while before_offset and 0 < count < len(pages) and _are_one_file(*pages[count - 1 : count + 1]):
+        count -= 1
+    count = min(count, pages_max)
     changed = pages[:count]
     folios = Counter(page[4] for page in changed)
-    rest = _rest_of(pages[count], before_offset) if count < len(pages) else None
+    rest = _rest_of(pages[count], before_offset) if count < min(len(pages), pages_max) else None
     if rest is not None:
         changed.append(pages[count])
     if not changed:
@@ -311,15 +314,17 @@ def _expire(
     return Expired(start_offset, count, start_offset - log_start_offset, went.bytes - came.bytes)
 
 
+def _are_one_file(page: PageRow, following: PageRow) -> bool:
+    """Return whether two pages go together: a table has a Parquet file as a whole, or will."""
+    return page[4] == following[4] and page_format(page[8]) is PageFormat.PARQUET
+
+
 def _bytes_of(page: PageRow) -> int:
     return page[6] if page[10] is None else page[10]
 
 
 def _rest_of(page: PageRow, before_offset: int) -> PageRow | None:
-    """Return a page without its rows before an offset; None where it stays as it is.
-
-    A Parquet file is in a table as a whole, or is about to be.
-    """
+    """Return a page without its rows before an offset; None where it stays as it is."""
     id_, end, start, timestamp, folio, position, length, first, format_, row, _, version = page
     if before_offset <= start or page_format(format_) is PageFormat.PARQUET:
         return None
@@ -454,7 +459,7 @@ def _has_segments(
     """
     row = connection.execute(
         "SELECT 1 FROM table_segments WHERE topic_uuid = %s AND partition = %s "
-        "AND end_offset >= %s AND end_offset < %s LIMIT 1",
+        "AND end_offset >= %s AND end_offset - rows + 1 < %s LIMIT 1",
         (topic_uuid, partition, first, end),
     ).fetchone()
     return row is not None
