@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from numbers import Real
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -148,8 +149,11 @@ def _plain(value: Any) -> Any:
     """Return a field's value; what is nested in it, also in lists and dicts, as mappings."""
     if type(value) in _SCALARS:
         return value
+    if isinstance(value, UUID):
+        return str(value)
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in cast("dict[Any, Any]", value).items()}
+        items = cast("dict[Any, Any]", value).items()
+        return {_plain(key): _plain(each) for key, each in items}
     found = mapping_of_object(value)
     if found is not None:
         return found
@@ -222,6 +226,8 @@ def _column(values: list[Any], field: "ArrowField", first_row: int) -> "ArrowArr
     try:
         array: ArrowArray = cast("Any", pa).array(values, type=field.type)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
+        if (plain := _plain(values)) != values:  # UUIDs, or instances of classes, in mappings.
+            return _column(plain, field, first_row)
         row = _first(not _converts(value, field.type) for value in values)
         raise _unfit(field, values[row], str(problem), first_row + row) from None
     if _is_exact(values, field.type):

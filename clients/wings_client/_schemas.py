@@ -12,6 +12,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Required, Union, cast
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -36,7 +37,7 @@ EXPECTED = (
 )
 
 SUPPORTED = (
-    "int, float, str, bytes, bool, datetime, date, time, timedelta, Decimal, list[T], "
+    "int, float, str, bytes, bool, datetime, date, time, timedelta, Decimal, UUID, list[T], "
     "tuple[T, ...], dict[K, V], Literal, enums of str or int, models, dataclasses, TypedDicts and "
     "NamedTuples, each also as T | None; Annotated[T, pyarrow type] names any other"
 )
@@ -52,6 +53,7 @@ _FLAT: dict[object, pa.DataType] = {
     time: pa.time64("us"),
     timedelta: pa.duration("us"),
     Decimal: pa.decimal128(DECIMAL_PRECISION, DECIMAL_SCALE),
+    UUID: pa.string(),
 }
 
 _LISTS = (list, Sequence)

@@ -56,7 +56,8 @@ class ShareCalls(AdminCalls):
             topic: The topic of the group.
             config: Such as `{"lock_duration_ms": 60_000, "delivery_limit": 3, "start": "earliest",
                 "dlq_topic": "orders-dead"}`.
-            if_not_exists: Return the existing group of this name.
+            if_not_exists: Return the existing group of this name as it is, whatever `config` says;
+                `alter_share_group` changes it.
 
         Raises:
             TopicNotFound: There is no such topic.

@@ -59,8 +59,14 @@ def test_a_second_topic_of_a_name_is_refused_unless_it_may_exist(
     with pytest.raises(AlreadyExists):
         wings.create_topic(new_topic_id, {"n": "int64"})
     assert wings.create_topic(new_topic_id, {"n": "int64"}, if_not_exists=True) == first
-    with pytest.raises(AlreadyExists):
-        wings.create_topic(new_topic_id, {"n": "string"}, if_not_exists=True)
+    for schema, key, why in (
+        ({"n": "string"}, None, "column 'n' is int64, not string; alter the schema"),
+        ({"n": "int64 not null"}, None, "column 'n' is int64, not int64 not null; alter"),
+        ({"n": "int64", "urgent": "bool"}, None, "no column 'urgent'; alter the schema to add it"),
+        ({"n": "int64"}, "n", "with the partition key None, not 'n'"),
+    ):
+        with pytest.raises(AlreadyExists, match=why):
+            wings.create_topic(new_topic_id, schema, key, if_not_exists=True)
 
 
 def test_what_a_topic_may_not_be_is_refused(wings: Client, new_topic_id: str) -> None:

@@ -639,6 +639,18 @@ def test_the_messages_of_a_killed_worker_come_to_another(
 
 
 @async_in_soak
+def test_the_dead_letter_of_a_message_that_kills_its_worker_says_so(
+    server: RunningServer, wings: Client, topic: Topic
+) -> None:
+    wings.alter_share_group("billing", topic, {"delivery_limit": 1})
+    with working(server, topic):
+        pass
+    until(lambda: state(wings, topic) == (0, 0))
+    error = "never acknowledged: the member died, or its connection ended"
+    assert letters(wings, topic) == dict.fromkeys(range(10), ("delivery_limit", error, 1))
+
+
+@async_in_soak
 def test_a_worker_whose_process_stands_still_uses_up_no_deliveries(
     server: RunningServer, wings: Client, topic: Topic
 ) -> None:

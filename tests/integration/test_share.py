@@ -198,6 +198,7 @@ def test_a_message_that_expires_at_the_limit_is_a_dead_letter(
     assert offsets_of(member.acquire()) == [0]
     found = letters(member, dead, 1)
     assert (found["source_offset"], found["reason"]) == ([0], ["delivery_limit"])
+    assert found["error"] == ["never acknowledged: the member died, or its lock ended"]
 
 
 def test_what_retention_has_removed_is_acknowledged_all_the_same(

@@ -1,10 +1,12 @@
 """Rules of names, nodes, groups and folios, and of what may be there already, for every store."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pyarrow as pa
 
+from wings_core.arrow_types import fields_of
 from wings_core.contracts.messages import shortened
 from wings_core.errors import (
     AlreadyExists,
@@ -23,6 +25,10 @@ from wings_core.metadata.interfaces import (
 from wings_core.model import INLINE_SUFFIX, InlineFolio, Node, ShareGroup, Topic
 from wings_core.names import NamespaceName
 from wings_core.partitions import Partition, is_longer
+from wings_core.type_names import type_name
+
+if TYPE_CHECKING:
+    from wings_core.arrow_types import ArrowField
 
 ID_BYTES_MAX = 256
 """The longest producer id and the longest consumer's name, in UTF-8."""
@@ -118,12 +124,38 @@ def existing_topic(
     if not if_not_exists:
         raise AlreadyExists(f"there is a topic {topic.name} already")
     # A schema that has grown since is the topic's, for producers of its earlier versions too.
-    known = any(each.equals(schema) for each in topic.schemas)
-    if not known or topic.partition_key != partition_key:
+    if topic.partition_key != partition_key:
         raise AlreadyExists(
-            f"there is a topic {topic.name} already, with another schema or partition key"
+            f"there is a topic {topic.name} already, with the partition key "
+            f"{topic.partition_key!r}, not {partition_key!r}"
+        )
+    if not any(each.equals(schema) for each in topic.schemas):
+        raise AlreadyExists(
+            f"there is a topic {topic.name} already, with another schema: "
+            f"{_difference(topic.schema, schema)}"
         )
     return topic
+
+
+def _difference(there: pa.Schema, wanted: pa.Schema) -> str:
+    """Return a sentence about the first column in which two schemas differ."""
+    for field in fields_of(wanted):
+        if field.name not in there.names:
+            return f"it has no column {field.name!r:.80}; alter the schema to add it"
+        has = there.field(field.name)
+        if not has.equals(field):
+            return (
+                f"its column {field.name!r:.80} is {_described(has)}, not {_described(field)}; "
+                "alter the schema to change it"
+            )
+    for name in there.names:
+        if name not in wanted.names:
+            return f"it also has the column {name!r:.80}"
+    return f"its columns are in the order {', '.join(there.names):.200}"
+
+
+def _described(field: "ArrowField") -> str:
+    return f"{type_name(field.type):.200}{'' if field.nullable else ' not null'}"
 
 
 def existing_namespace(name: NamespaceName) -> AlreadyExists:

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from tables import each
 from wings_client._batches import Cut, to_batches
 from wings_client._row_classes import reader_of
 from wings_client._schemas import schema_of
-from wings_core.errors import InvalidArgument, InvalidSchema
+from wings_core.errors import InvalidArgument, InvalidSchema, SchemaMismatch
 
 
 class Colour(StrEnum):
@@ -67,6 +68,9 @@ class Strict(BaseModel):
     numbers: list[int]
     pair: tuple[str, ...]
     tags: dict[str, str]
+    key: UUID
+    keys: dict[UUID, list[UUID]]
+    named: Annotated[UUID | None, pa.string()]
     deep: dict[str, dict[Colour, list[Place]]]
     place: Place
     steps: list[Step]
@@ -84,12 +88,14 @@ class Plain:
     pair: tuple[int, ...]
     place: Place | None
     steps: dict[str, Step]
+    key: UUID
     colour: Colour = Colour.RED
 
 
 class Named(NamedTuple):
     number: int
     tags: dict[str, Place]
+    keys: list[UUID]
 
 
 INTS = st.integers(-(2**63), 2**63 - 1)
@@ -124,6 +130,9 @@ STRICT = st.builds(
     numbers=st.lists(INTS, max_size=3),
     pair=st.lists(TEXTS, max_size=3).map(tuple),
     tags=st.dictionaries(TEXTS, TEXTS, max_size=3),
+    key=st.uuids(),
+    keys=st.dictionaries(st.uuids(), st.lists(st.uuids(), max_size=2), max_size=2),
+    named=st.none() | st.uuids(),
     deep=st.dictionaries(
         TEXTS, st.dictionaries(COLOURS, st.lists(PLACES, max_size=2), max_size=2), max_size=2
     ),
@@ -137,9 +146,15 @@ PLAIN = st.builds(
     pair=st.lists(INTS, max_size=3).map(tuple),
     place=st.none() | PLACES,
     steps=st.dictionaries(TEXTS, STEPS, max_size=2),
+    key=st.uuids(),
     colour=COLOURS,
 )
-NAMED = st.builds(Named, number=INTS, tags=st.dictionaries(TEXTS, PLACES, max_size=2))
+NAMED = st.builds(
+    Named,
+    number=INTS,
+    tags=st.dictionaries(TEXTS, PLACES, max_size=2),
+    keys=st.lists(st.uuids(), max_size=2),
+)
 
 
 def batch_of(rows: Any, schema: Any = None) -> Any:
@@ -152,6 +167,18 @@ def test_what_is_pushed_comes_back_equal(row: Any) -> None:
     again = reader_of(type(row))(batch_of(row))
     assert type(again) is type(row)
     assert again == row
+
+
+def test_uuids_and_models_in_mappings_are_pushed_too() -> None:
+    key, place = uuid4(), Place(placeName="attic")
+    schema = schema_of({"key": UUID, "keys": list[UUID], "place": Place | None})
+    rows = [{"key": key, "keys": [key], "place": place}, {"key": str(key), "keys": []}]
+    assert batch_of(rows, schema).to_pylist(maps_as_pydicts="strict") == [
+        {"key": str(key), "keys": [str(key)], "place": {"name": "attic", "floors": {}}},
+        {"key": str(key), "keys": [], "place": None},
+    ]
+    with pytest.raises(SchemaMismatch, match="'key'"):
+        batch_of([{"key": 7, "keys": []}], schema)
 
 
 def test_columns_named_by_aliases_are_found_too() -> None:

@@ -36,6 +36,9 @@ DEAD_LETTER_WRITE_MS = 2
 ARCHIVE_RETRY_SECONDS = 1.0
 """The pause before messages that could not be archived are tried again."""
 
+UNACKNOWLEDGED = "never acknowledged: the member died, or its lock ended"
+"""Error of a message at the delivery limit that no member acknowledged or released."""
+
 _logger = logging.getLogger(__name__)
 
 Ranged = TypeVar("Ranged", CountedRange, ArchivedRange)
@@ -222,7 +225,9 @@ class Finalizer:
             [
                 # In place of the acknowledgement that never came.
                 SettleEntry(
-                    Acknowledgement(partition, part.first, part.last, "", "release"),
+                    Acknowledgement(
+                        partition, part.first, part.last, "", "release", reason=UNACKNOWLEDGED
+                    ),
                     part.first,
                     part.last,
                     lease,

@@ -21,6 +21,9 @@ from wings_core.share.state.ranges import RangeMap
 STALE_MAX = 1_024
 """Times that were overtaken are forgotten when they are more than so many, and than the ranges."""
 
+STREAM_ENDED = "never acknowledged: the member died, or its connection ended"
+"""Error of a message at the delivery limit that a stream held when it ended."""
+
 
 class _Held(NamedTuple):
     lease: str
@@ -116,7 +119,7 @@ class StreamHolds:
     def releases(self, now: float) -> list[Acknowledgement]:
         """Return the acknowledgements that release all that is held and has not expired."""
         return [
-            Acknowledgement(partition, first, last, held.lease, "release")
+            Acknowledgement(partition, first, last, held.lease, "release", reason=STREAM_ENDED)
             for partition, ranges in self._partitions.items()
             for first, last, held in ranges
             if held.ends_at > now
