@@ -45,7 +45,7 @@ def faulty_server(path: Path) -> Generator[tuple[RunningServer, flight.FlightCli
     with running_server(path) as server:
         stores = server.server.log.store
         assert isinstance(stores, FolioStores)
-        store = stores._first  # pyright: ignore[reportPrivateUsage] - where pages are written
+        store, *_ = stores.stores  # Where pages are written.
         assert isinstance(store, SegmentStore)
         files = FaultyFiles()
         store._files = files  # pyright: ignore[reportPrivateUsage] - where faults are injected

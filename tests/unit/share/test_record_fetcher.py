@@ -24,8 +24,10 @@ from wings_core.log import Log
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.delivery import record_fetcher
 from wings_core.share.delivery.record_fetcher import (
+    FETCHES_MAX,
+    NEAR_ROWS_MAX,
+    THREADS,
     FetchedRecords,
     LogSource,
     RecordFetcher,
@@ -184,10 +186,7 @@ def test_begin_does_not_wait_for_a_slow_read() -> None:
         assert [offsets(future.result(30)) for future in futures] == [[n] for n in range(20)]
 
 
-def test_no_more_than_a_bounded_number_of_fetches_run_and_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(record_fetcher, "FETCHES_MAX", 2)
+def test_no_more_than_a_bounded_number_of_fetches_run_and_wait() -> None:
     slow = threading.Event()
 
     def read(offset: int, stop: int) -> list[pa.RecordBatch]:
@@ -195,17 +194,17 @@ def test_no_more_than_a_bounded_number_of_fetches_run_and_wait(
         return [rows(offset, stop - 1)]
 
     with fetcher(read) as (opened, _):
-        two = [opened.begin(TOPIC, UNPARTITIONED, 0, 0) for _ in range(2)]
-        with pytest.raises(ResourceExhausted, match="2 fetches"):
+        most = [opened.begin(TOPIC, UNPARTITIONED, 0, 0) for _ in range(FETCHES_MAX)]
+        with pytest.raises(ResourceExhausted, match=f"{FETCHES_MAX} fetches"):
             opened.begin(TOPIC, UNPARTITIONED, 0, 0)
         slow.set()
-        for future in two:
+        for future in most:
             future.result(30)
-        third = None
-        while third is None:  # What has ended gives up its room a moment later.
+        another = None
+        while another is None:  # What has ended gives up its room a moment later.
             with suppress(ResourceExhausted):
-                third = opened.begin(TOPIC, UNPARTITIONED, 1, 1)
-        assert offsets(third.result(30)) == [1]
+                another = opened.begin(TOPIC, UNPARTITIONED, 1, 1)
+        assert offsets(another.result(30)) == [1]
 
 
 def test_a_fault_of_the_source_is_no_fault_of_the_next_fetch() -> None:
@@ -250,10 +249,8 @@ def test_a_log_is_read_across_its_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_inline", [True, False], ids=["inline", "stored"])
-def test_rows_are_near_that_metadata_keeps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_inline: bool
-) -> None:
-    monkeypatch.setattr(record_fetcher, "NEAR_ROWS_MAX", 6)
+def test_rows_are_near_that_metadata_keeps(tmp_path: Path, *, is_inline: bool) -> None:
+    end = 2 * NEAR_ROWS_MAX + 2
     limits = Limits() if is_inline else Limits(inline_bytes_max=0)
     with DataDirectory.open(tmp_path / "data") as directory:
         log = Log.open(OneDirectory(directory), limits)
@@ -274,7 +271,7 @@ def test_rows_are_near_that_metadata_keeps(
             def near(fetcher: RecordFetcher, first: int, last: int) -> pa.RecordBatch | None:
                 return fetcher.kept(topic, UNPARTITIONED, first, last, near=True)
 
-            for first in range(0, 12, 3):
+            for first in range(0, end, 3):
                 push(first)
             assert opened.kept(topic, UNPARTITIONED, 1, 4) is None
             found = near(opened, 1, 4)
@@ -282,8 +279,8 @@ def test_rows_are_near_that_metadata_keeps(
             assert found == (wanted if is_inline else None)
             assert opened.kept(topic, UNPARTITIONED, 1, 4) == found
             assert near(far, 5, 5) is None
-            assert near(opened, 3, 9) is None  # They are too many,
-            assert near(opened, 11, 12) is None  # or not there yet.
+            assert near(opened, 3, 3 + NEAR_ROWS_MAX) is None  # They are too many,
+            assert near(opened, end - 1, end) is None  # or not there yet.
             log.delete_topic(topic.name)
             assert near(opened, 7, 7) is None
         finally:
@@ -297,27 +294,24 @@ def collected(opened: RecordFetcher, topic: Topic, first: int, last: int) -> pa.
     return batch
 
 
-def test_a_fetcher_that_is_closed_ends_what_waits_and_takes_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(record_fetcher, "THREADS", 1)
-    slow, begun = threading.Event(), threading.Event()
+def test_a_fetcher_that_is_closed_ends_what_waits_and_takes_nothing_more() -> None:
+    slow, begun = threading.Event(), threading.Semaphore(0)
 
     def read(offset: int, stop: int) -> list[pa.RecordBatch]:
-        begun.set()
+        begun.release()
         assert slow.wait(30)
         return [rows(offset, stop - 1)]
 
     with fetcher(read) as (opened, _):
-        running, waiting = (opened.begin(TOPIC, UNPARTITIONED, n, n) for n in range(2))
-        assert begun.wait(30)
+        *running, waiting = (opened.begin(TOPIC, UNPARTITIONED, n, n) for n in range(THREADS + 1))
+        assert all(begun.acquire(timeout=30) for _ in running)
         closing = threading.Thread(target=opened.close)
         closing.start()
         assert isinstance(rows_of(waiting).error, Unavailable)
         with pytest.raises(Unavailable, match="being closed"):
             opened.begin(TOPIC, UNPARTITIONED, 2, 2)
         slow.set()
-        assert offsets(rows_of(running)) == [0]
+        assert [offsets(rows_of(each)) for each in running] == [[n] for n in range(THREADS)]
         closing.join(30)
 
 
