@@ -52,7 +52,7 @@ _PAGE_BYTES = resource.getpagesize()
 _logger = structlog.get_logger("wings.history")
 
 
-class Series(NamedTuple):
+class SeriesName(NamedTuple):
     """The subject of samples."""
 
     kind: str
@@ -80,7 +80,7 @@ class History:
         self._lag_due = 0.0
         self._lock = threading.Lock()
         """A leaf lock, around the table of series."""
-        self._series: OrderedDict[Series, array[float]] = OrderedDict()
+        self._series: OrderedDict[SeriesName, array[float]] = OrderedDict()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-history", daemon=True)
 
@@ -98,7 +98,7 @@ class History:
         """Return the names of the numbers of a kind's samples, after that of their time."""
         return ["at", *_COLUMNS[kind]]
 
-    def samples(self, series: Series) -> list[list[int]]:
+    def samples(self, series: SeriesName) -> list[list[int]]:
         """Return the samples of a series, the oldest first: milliseconds since the epoch first."""
         width = 1 + len(_COLUMNS[series.kind])
         with self._lock:
@@ -114,10 +114,10 @@ class History:
         """Take a sample of every series now."""
         at = now_us() // 1_000
         traffic = self._log.traffic
-        self._add(at, Series("process"), usage())
-        self._add(at, Series("traffic"), _numbers(traffic.all()))
+        self._add(at, SeriesName("process"), usage())
+        self._add(at, SeriesName("traffic"), _numbers(traffic.all()))
         for name in traffic.latest(TOPICS_MAX):
-            self._add(at, Series("topic", str(name)), _numbers(traffic.of(name)))
+            self._add(at, SeriesName("topic", str(name)), _numbers(traffic.of(name)))
         begun = self._clock()
         if begun >= self._lag_due:
             for series, numbers in self._lags():
@@ -125,7 +125,7 @@ class History:
             took = self._clock() - begun
             self._lag_due = begun + took / LAG_COST_MAX
 
-    def _lags(self) -> Iterator[tuple[Series, Iterable[float]]]:
+    def _lags(self) -> Iterator[tuple[SeriesName, Iterable[float]]]:
         standing = self._standings.look()
         counts = self._log.shares.counts
         for group, states in standing.groups:
@@ -133,15 +133,15 @@ class History:
             lag, held = (sum(map(attrgetter(name), states)) for name in ("lag", "in_flight"))
             done = counts.get((topic, group.name), GroupCounts())
             numbers = (lag, held, done.accepted, done.redelivered, done.dead_lettered)
-            yield Series("group", topic, group.name), numbers
-        lags: dict[Series, int] = {}
+            yield SeriesName("group", topic, group.name), numbers
+        lags: dict[SeriesName, int] = {}
         for consumer, entry, lag in standing.lags:
-            series = Series("consumer", str(entry.topic), consumer)
+            series = SeriesName("consumer", str(entry.topic), consumer)
             lags[series] = lags.get(series, 0) + lag
         for series, lag in lags.items():
             yield series, (lag,)
 
-    def _add(self, at: int, series: Series, numbers: Iterable[float]) -> None:
+    def _add(self, at: int, series: SeriesName, numbers: Iterable[float]) -> None:
         sample = array("d", (at, *numbers))
         with self._lock:
             found = self._series.setdefault(series, array("d"))

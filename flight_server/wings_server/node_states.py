@@ -20,7 +20,7 @@ from wings_core.memory import machine_bytes
 from wings_core.model import Node
 from wings_core.times import format_timestamp
 from wings_server.action import Actions, Json
-from wings_server.history import Series, usage
+from wings_server.history import SeriesName, usage
 from wings_server.served_log import ServedLog
 
 NODE_ACTIONS = Actions()
@@ -97,7 +97,7 @@ def _own(log: ServedLog) -> State:
 
 def _busy(log: ServedLog) -> float | None:
     """Return the cores that this process used between its last two samples; None if unknown."""
-    samples = log.history.samples(Series("process"))[-2:]
+    samples = log.history.samples(SeriesName("process"))[-2:]
     if len(samples) < 2:
         return None
     (before, cpu_before, _), (at, cpu, _) = samples

@@ -27,7 +27,7 @@ from wings_server.waiting import WaitingCall
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Entry:
+class ReadEntry:
     """One partition of a request, and what was read of it so far."""
 
     offset: int
@@ -76,7 +76,7 @@ class Entry:
             self.read.rotation.extend(self.cursor, self.cursor.log_end)
 
 
-EntryType = TypeVar("EntryType", bound=Entry)
+EntryType = TypeVar("EntryType", bound=ReadEntry)
 AnswerType = TypeVar("AnswerType")
 
 

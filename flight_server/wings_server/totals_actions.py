@@ -29,7 +29,7 @@ from wings_core.partitions import Partition
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
 from wings_server.action import Actions, Json
-from wings_server.history import Series
+from wings_server.history import SeriesName
 from wings_server.rights import may_write_source
 from wings_server.served_log import ServedLog
 
@@ -84,20 +84,20 @@ def history(log: ServedLog, body: HistoryBody) -> Json:
         kind, lags = "consumer", dict[int, int]()
         for name in found.topics_of(body.consumer):
             if caller.may(Right.READ, name):
-                for at, lag in found.samples(Series(kind, name, body.consumer)):
+                for at, lag in found.samples(SeriesName(kind, name, body.consumer)):
                     lags[at] = lags.get(at, 0) + lag
         samples = [[at, lags[at]] for at in sorted(lags)]
     elif body.group is not None and topic is not None:
         authorize(caller, Right.SHARE, topic)
         kind = "group"
-        samples = found.samples(Series(kind, topic, body.group))
+        samples = found.samples(SeriesName(kind, topic, body.group))
     elif topic is not None:
         kind = "topic"
-        samples = found.samples(Series(kind, topic))
+        samples = found.samples(SeriesName(kind, topic))
     else:
         kind = "traffic"
         if caller.is_operator:  # The others see sums of what they may read.
-            samples = found.samples(Series(kind))
+            samples = found.samples(SeriesName(kind))
     return {"columns": found.columns(kind), "samples": samples}
 
 

@@ -22,7 +22,7 @@ from wings_core.partitions import Partition
 from wings_core.storage.disk import free_bytes
 from wings_core.times import format_timestamp, now_us
 from wings_server.health_action import LAG_MIN
-from wings_server.history import SAMPLES_MAX, History, Series
+from wings_server.history import SAMPLES_MAX, History, SeriesName
 from wings_server.log_standing import Standings
 from wings_server.testing import RunningServer, running_server
 
@@ -161,7 +161,7 @@ def test_an_hour_of_samples_is_kept_of_topics_consumers_and_groups(
         assert act(http, "history", consumer="nobody")["samples"] == []
         for _ in range(2 * SAMPLES_MAX):
             history.look()
-        assert len(history.samples(Series("topic", topic))) == SAMPLES_MAX
+        assert len(history.samples(SeriesName("topic", topic))) == SAMPLES_MAX
     finally:
         server.server.log.history = kept
     answer = http.post("/v1/actions/history", json={"group": "g"})

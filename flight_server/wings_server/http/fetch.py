@@ -21,7 +21,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import partition_of
 from wings_core.times import Deadline
 from wings_server.http.bodies import FetchRequest
-from wings_server.shared_reads import Entry, SharedRead
+from wings_server.shared_reads import ReadEntry, SharedRead
 
 _NONE = EncodedRows(b"", 0)
 
@@ -30,7 +30,7 @@ _OFFSETS_BYTES_MAX = 60
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _HttpEntry(Entry):
+class _HttpEntry(ReadEntry):
     """One partition of a request; its batches are rows."""
 
     topic: TopicName

@@ -34,7 +34,7 @@ from wings_server.kafka.messages import HEAD, Head, Request, Values, answered_ag
 from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import encode, records_of, sizes_of
 from wings_server.kafka.service import KafkaService, Result
-from wings_server.shared_reads import Entry, SharedRead, TopicEntries, answer_of, begun
+from wings_server.shared_reads import ReadEntry, SharedRead, TopicEntries, answer_of, begun
 from wings_server.waiting import WaitingCall
 
 TOPIC_IDS_FROM = 13
@@ -55,7 +55,7 @@ _WITH_TIMES = ReadOptions(system_columns=True)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Asked(Entry):
+class _Asked(ReadEntry):
     """One partition of a request; its batches are encoded."""
 
     asked: Any
