@@ -94,6 +94,7 @@ def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(
     assert numbers(source_client, "numbers") == list(range(3 * ROWS))
 
 
+@pytest.mark.soak  # It takes a start of Spark, and what tells the reason has tests of its own.
 def test_a_run_whose_topic_is_deleted_ends_with_the_reason_as_the_last_line(
     source_client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path
 ) -> None:

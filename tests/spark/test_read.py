@@ -143,7 +143,7 @@ def test_the_server_filters(wings: Client, new_topic: NewTopic, load: Load) -> N
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("pushdown", ["false", "true"])
+@pytest.mark.parametrize("pushdown", [pytest.param("false", marks=pytest.mark.soak), "true"])
 def test_queries_of_one_data_frame_have_no_effect_on_one_another(
     wings: Client, new_topic: NewTopic, load: Load, spark: "SparkSession", pushdown: str, times: int
 ) -> None:
