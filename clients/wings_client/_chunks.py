@@ -201,7 +201,7 @@ class Chunks(Iterable[RangesBatch]):
     def _wait_after(self, error: WingsError, backoff: Backoff) -> None:
         """Wait before the next attempt; raises the error where there is none."""
         if isinstance(error, OffsetOutOfRange) and not self._is_scan:
-            text = f"{error.message}: on_data_loss='skip' goes on with what is kept"
+            text = f"{error.message}: on_data_loss='skip' goes on with the messages that are kept"
             raise OffsetOutOfRange(text, **error.facts) from None
         if not is_passing(error, repeatable=True):
             raise error

@@ -72,8 +72,8 @@ class ConsumerEngine:
         self.transport.check_process()
         if self._is_aborted and self.offsets.unfinished:
             raise InvalidArgument(
-                f"consumer {self.name!r}: the transaction of what was delivered last was aborted: "
-                "publish that in another one, or rewind the consumer to have it delivered again"
+                f"consumer {self.name!r}: the transaction of the last batches was aborted: "
+                "publish them in another one, or rewind the consumer to read them again"
             )
         self._is_aborted = False
         with self._lock:

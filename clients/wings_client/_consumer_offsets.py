@@ -329,8 +329,8 @@ def _of_topic(topic: Topic, offsets: Mapping[JsonScalar, int]) -> dict[TopicPart
 
 def _fenced() -> FencedMember:
     return FencedMember(
-        "the session of this member ended before what it was handed was committed: that is read "
-        "again, by this member or another"
+        "the session of this member ended before its last batches were committed: this member or "
+        "another reads them again"
     )
 
 

@@ -105,12 +105,12 @@ FLAGS: dict[str, Any] = {
     "kafka_advertised": _flag(
         str,
         "Address at which Kafka's clients reach the server. Port 0 is the actual one. Default: the "
-        "address of --kafka, or the host of Flight's where that means all addresses.",
+        "address of --kafka or, if that means all addresses, the host of Flight.",
         _ADDRESS,
     ),
     "kafka_partitions": _flag(
         int,
-        "Number of partitions of topics that Kafka's clients make and state none for. Default: 1.",
+        "Number of partitions of topics that Kafka's clients create without one. Default: 1.",
         "N",
     ),
     "listen": _flag(str, "Address of gRPC; port 0 picks a free one.", _ADDRESS),
@@ -142,7 +142,7 @@ FLAGS: dict[str, Any] = {
     ),
     "insecure": _flag(
         bool,
-        "Listen beyond loopback even without tokens or TLS; the log names what is open.",
+        "Listen beyond loopback even without tokens or TLS; the log lists the open listeners.",
         None,
         "--insecure",
     ),

@@ -157,7 +157,7 @@ def _of_machine(log: ServedLog) -> Iterator[Metric]:
         )
     yield GaugeMetricFamily(
         "wings_share_damaged",
-        "1 while share groups are closed as what is held is damaged, else 0.",
+        "1 while share groups are closed because their state is damaged, else 0.",
         log.shares.coordinator.damage is not None,
     )
 

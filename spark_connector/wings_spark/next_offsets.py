@@ -190,7 +190,7 @@ def _log_shortened(
     return OffsetOutOfRange(
         shortened(
             f"{partition_shown(partition)} of {topic} ends at offset {next_offset}, and the query "
-            f"has read to {start_offset} already: messages are gone. To read what is there "
+            f"has read to {start_offset} already: messages are gone. To read the others "
             "again, set the option 'failOnDataLoss' to false"
         )
     )

@@ -114,8 +114,8 @@ def topic_replaced(topic: str) -> OffsetOutOfRange:
     """Return the error for a topic that was deleted, or replaced by another with its name."""
     return OffsetOutOfRange(
         shortened(
-            f"topic {topic} was deleted since the query read it, and what it held is gone. To go "
-            "on with what there is of that name now, set the option 'failOnDataLoss' to false"
+            f"topic {topic} was deleted since the query read it, and its messages are gone. To "
+            "go on with the topic of that name now, set the option 'failOnDataLoss' to false"
         )
     )
 

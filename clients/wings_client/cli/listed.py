@@ -83,7 +83,7 @@ LISTED = {
     ),
     "status": Listed(
         "Operate",
-        "Show a server's version, your rights, its nodes and disk, and what needs a person.",
+        "Show a server's version, your rights, its nodes and disk, and what needs you.",
     ),
 }
 """The commands of Wings, by name."""

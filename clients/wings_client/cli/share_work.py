@@ -194,8 +194,8 @@ def work(
     reason. A message stays locked while its command runs; bound that with `timeout 60 ./bill` or
     --renew.
 
-    With --python, the handler is a function of a module in this directory or an installed one, as
-    Client.worker takes it: of a Message, or by its annotation of a dataclass or a pydantic model.
+    With --python, the handler is a function of a module in this directory or an installed one. It
+    takes a Message, or a row as the dataclass or pydantic model of its annotation.
 
         $ wings share work billing orders --python billing:bill
 

@@ -22,7 +22,7 @@ def status(
     ] = "text",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show a server's version, your rights, its nodes and disk, and what needs a person.
+    """Show a server's version, your rights, its nodes and disk, and what needs you.
 
     Needs a token like every command, and shows what that may read; nodes, disk, certificate and
     backups only to operators (`admin=*`).

@@ -18,8 +18,8 @@ app = typer.Typer(
     rich_markup_mode=MARKUP,
     help="""Turn files that a queue announces into messages, each exactly once, on Spark.
 
-A source is a TOML file; `docs/ingest.md` has all its keys. This one reads what is moved into a
-directory:
+A source is a TOML file; `docs/ingest.md` has all its keys. This one reads files
+that you move into a directory:
 
     name = "orders"
     checkpoint = "state/orders"
@@ -43,7 +43,7 @@ SourceOption = Annotated[
 ]
 FilesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE]...", help="Ids, as `list` shows them; none: all of them."),
+    typer.Argument(metavar="[FILE]...", help="Ids, as `list` shows them. Default: all."),
 ]
 
 
@@ -62,8 +62,8 @@ def run(
 
     The queue and the topic are checked first. Each batch writes a line of JSON on standard error:
     files by outcome, rows and bytes. SIGTERM and Ctrl-C end it within ten seconds; after a restart
-    it continues from its checkpoint, and writes no row twice. After any error that is not of the
-    settings, or of what they name, it starts again by itself.
+    it continues from its checkpoint, and writes no row twice. It restarts by itself after
+    any error but one of its settings, or of the places that they name.
     """
     settings = SourceSettings.load(source)
     from wings_spark.ingest.stopping import Stopped, StopSignals
@@ -90,10 +90,10 @@ def list_files(
     source: SourceOption,
     *,
     state: Annotated[
-        str | None, typer.Option(help="Only those that are `open`, `finished` or `dead`.")
+        str | None, typer.Option(help="Only files in this state: `open`, `finished` or `dead`.")
     ] = None,
 ) -> None:
-    """List the files that are remembered, an object on each line."""
+    """List the remembered files, an object on each line."""
     for shard in calls.files_of_source(SourceSettings.load(source), state):
         _write(describe_shard(shard))
 
@@ -107,7 +107,7 @@ def dlq(source: SourceOption) -> None:
 
 @app.command()
 def retry(source: SourceOption, files: FilesArgument = None) -> None:
-    """Have dead files read again."""
+    """Read dead files again."""
     found = calls.retry(SourceSettings.load(source), files or None)
     for shard in found:
         _write({"shard": shard})
@@ -126,8 +126,8 @@ def history(
 ) -> None:
     """List what batches did with files, the oldest first: rows, bytes, times and outcome.
 
-    Of all pipelines of the source, where it has a topic for its history; else of the last batches
-    of this one.
+    Covers all pipelines of the source, if it has a topic for its history; otherwise the last
+    batches of this one.
     """
     for entry in calls.history(SourceSettings.load(source), last):
         _write(entry)
@@ -143,8 +143,8 @@ def setup(
 ) -> None:
     """Show how the source's buckets notify its queue of SQS: as commands of `aws`.
 
-    These replace a bucket's notifications and the queue's policy. With `--make`, the queue is
-    created, and what else is configured stays.
+    These replace a bucket's notifications and the queue's policy. With `--make`, this
+    command creates the queue, and keeps all other configuration.
     """
     from wings_spark.ingest.setup import Setup
     from wings_spark.ingest.setup import make as make_setup

@@ -37,7 +37,7 @@ class RunMetrics:
                 f"wings_ingest_{name}", about, ["source"], registry=self.registry
             ).labels(source)
 
-        self._files = counter("files", "Files of batches, by what was done with them.", "outcome")
+        self._files = counter("files", "Files of batches, by their outcome.", "outcome")
         self._batches = counter("batches", "Batches that were published.").labels(source)
         self._rows = counter("rows", "Rows that were published.").labels(source)
         self._bytes = counter("bytes", "Size of these rows as staged.").labels(source)

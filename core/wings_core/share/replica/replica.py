@@ -206,7 +206,7 @@ class Replica:
         """
         while not self._lock.acquire(timeout=self._lock_wait_seconds):
             if self._occupied:
-                raise Unavailable("this replica of holds opens, reads or forgets what it stores")
+                raise Unavailable("this replica of holds opens, reads or deletes its store")
 
     # Inside; the lock is held.
 
@@ -264,7 +264,7 @@ class Replica:
             if not store.is_stale:
                 self._leave(store)
         except WingsError as error:
-            _logger.warning("what is held is not written down: %s", error.message)
+            _logger.warning("held messages are not written down: %s", error.message)
         finally:
             self._store = None
             store.close()
