@@ -328,6 +328,34 @@ def test_actions_do_not_tell_whether_something_exists(granted: Granted) -> None:
         assert list(cast("Any", client).list_flights(criteria)) == []
 
 
+def test_a_missing_topic_suggests_only_names_that_the_caller_may_see(
+    granted: Granted, server: RunningServer, root: flight.FlightClient
+) -> None:
+    asked = f"{DEFAULT}/topics/mines"
+    create_topic(root, f"{DEFAULT}/topics/mint", ["n: int64"])
+    client, token = granted(f"read={MINE}", f"read={asked}", f"write={asked}")
+    push = {"namespace": DEFAULT, "batches": [{"topic": "mines", "data": []}]}
+    fetch = {"namespace": DEFAULT, "topics": [{"topic": "mines", "offset": 0}]}
+    try:
+        for caller, secret, similar in ((client, token, ["mine"]), (root, ROOT, ["mine", "mint"])):
+            hint = f"; did you mean {' or '.join(map(repr, similar))}?"
+            for ticket in (
+                ticket_of(kind="fetch", topic=asked, offset=0),
+                ticket_of(kind="sql", sql="select * from mines"),
+            ):
+                with pytest.raises(flight.FlightError) as refused:
+                    caller.do_get(ticket).read_all()
+                told = refusal_of(refused.value)
+                assert told["similar"] == similar
+                assert told["message"] == f"there is no topic {asked}{hint}"
+            with httpx.Client(base_url=server.http, headers=bearer(secret)) as http:
+                (batch,) = http.post("/v1/push", json=push).json()["batches"]
+                answers = (batch, http.post("/v1/fetch", json=fetch).json())
+            assert all(each["message"].endswith(hint) for each in answers)
+    finally:
+        act(root, "delete-topic", topic=f"{DEFAULT}/topics/mint")
+
+
 def test_lists_show_what_may_be_seen(
     granted: Granted, root: flight.FlightClient, server: RunningServer
 ) -> None:

@@ -1,6 +1,6 @@
 """The server's address, and messages for missing servers and topics."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,6 @@ from wings_client._transport import TIMEOUT_SECONDS, Transport
 from wings_client.cli.access import current_access
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
-from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
     from wings_client import Client
@@ -94,7 +93,7 @@ def connected_transport(
     from wings_client import Client  # Takes as long to import as what a read needs.
 
     transport = _transport(endpoint, retry)
-    with Client(transport) as client, _explained(client, endpoint, topic):
+    with Client(transport) as client, _explained(endpoint, topic):
         yield client, transport
 
 
@@ -103,7 +102,7 @@ def connected_reader(endpoint: str, topic: str) -> Generator[ReadCalls]:
     """Connect like `connected`, for reads alone, which saves importing all other calls."""
     with closing(_transport(endpoint, None)) as transport:
         client = ReadCalls(transport)
-        with _explained(client, endpoint, topic):
+        with _explained(endpoint, topic):
             yield client
 
 
@@ -117,11 +116,11 @@ def _transport(endpoint: str, retry: Retry | None) -> Transport:
 
 
 @contextmanager
-def _explained(client: ReadCalls, endpoint: str, topic: str) -> Generator[None]:
+def _explained(endpoint: str, topic: str) -> Generator[None]:
     try:
         yield
     except WingsError as error:
-        raise explained(error, endpoint, topic, lambda: _names(client)) from error
+        raise explained(error, endpoint, topic) from error
 
 
 def act(endpoint: str, action: str, body: "ActionBody", *, repeatable: bool = True) -> Any:
@@ -143,16 +142,13 @@ def is_absent(error: WingsError) -> bool:
     return facts.get("connection") == Connection.UNREACHABLE and "why" not in facts
 
 
-def explained(
-    error: WingsError, endpoint: str, topic: str, names: Callable[[], Iterable[str]]
-) -> WingsError:
+def explained(error: WingsError, endpoint: str, topic: str) -> WingsError:
     """Return an error whose message suggests a remedy, if one is known.
 
     Args:
         error: The error of a call.
         endpoint: The address that was called.
         topic: The topic in use, if any.
-        names: Returns the names of all topics.
     """
     if is_absent(error):
         kept = error.facts.get(KEPT)
@@ -162,12 +158,8 @@ def explained(
             **error.facts,
         )
     asked: str = error.facts.get("topic") or topic
-    if isinstance(error, TopicNotFound) and asked:
-        try:
-            hint = suggested(short_name(asked), map(short_name, names()))
-        except WingsError:
-            return error
-        hint = hint or "; `wings topic list` lists all"
+    if isinstance(error, TopicNotFound) and asked and "did you mean" not in error.message:
+        hint = "; `wings topic list` lists all"
         return TopicNotFound(f"{error.message}{hint}", **error.facts)
     return error
 
@@ -182,10 +174,6 @@ def short_namespace(name: str) -> str:
     """Return a namespace's name for display: only its id in the default tenant."""
     parsed = NamespaceName.parse(name)
     return parsed.namespace if parsed.tenant == DEFAULT_NAMESPACE.tenant else name
-
-
-def _names(client: ReadCalls) -> list[str]:
-    return [topic.name for topic in client.topics()]
 
 
 def _not_an_endpoint(text: str) -> typer.BadParameter:

@@ -29,7 +29,6 @@ from wings_client.cli.values import (
     seconds_of,
 )
 from wings_core.errors import WingsError
-from wings_core.names import TopicName
 from wings_core.partitions import JsonScalar, partition_of_value, partition_sort_key
 
 
@@ -215,6 +214,5 @@ def _over_http(
         given = {key: value for key, value in limits.items() if value is not None}
         batch, start, end = server.fetch(topic, partition, offset, given)
     except WingsError as error:
-        namespace = str(TopicName.parse(name).namespace)
-        raise explained(error, endpoint.url, name, lambda: server.topic_names(namespace)) from error
+        raise explained(error, endpoint.url, name) from error
     return batch.schema, [Found(partition, start, end, [batch] if batch.num_rows else [])]

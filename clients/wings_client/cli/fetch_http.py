@@ -2,7 +2,6 @@
 
 import http.client
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -37,10 +36,6 @@ class HttpServer:
             TopicNotFound: There is no topic of this name.
         """
         return Topic.from_json(self._call("GET", f"/v1/{TopicName.parse(name)}"))
-
-    def topic_names(self, namespace: str) -> Iterable[str]:
-        """Return the full names of all topics of a namespace."""
-        return [found["topic"] for found in self._call("GET", f"/v1/{namespace}/topics")]
 
     def fetch(
         self, topic: Topic, partition: JsonScalar, offset: int, limits: dict[str, int]

@@ -324,7 +324,8 @@ def _found(client: Client, topic: str, options: FilePushOptions) -> Topic | None
         return client.topic(topic)
     except TopicNotFound as error:
         if not options.create:
-            message = f"{error.message}; --create creates it from the first rows"
+            comma = "" if error.message.endswith("?") else ";"
+            message = f"{error.message}{comma} --create creates it from the first rows"
             raise TopicNotFound(message, **error.facts) from None
         return None
 

@@ -18,7 +18,7 @@ from wings_core.contracts.backup import BackupFiles, BackupRead
 from wings_core.contracts.put import PutCommand
 from wings_core.contracts.sql import SqlTicket
 from wings_core.contracts.tickets import AcquireTicket, parse_ticket
-from wings_core.errors import InvalidArgument, Unavailable
+from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
@@ -53,6 +53,7 @@ from wings_server.gate import Gate
 from wings_server.metrics import Metrics
 from wings_server.quotas import counted, using
 from wings_server.served_log import ServedLog
+from wings_server.similar_topics import with_similar
 from wings_server.tls import Tls
 
 SHUTDOWN_SECONDS_MAX = 1.0
@@ -276,8 +277,11 @@ class FlightService(flight.FlightServerBase):
             if self._stopping.is_set():
                 raise Unavailable("the server is stopping")
             principal = caller_of(context).principal
-            with self._running.one(), using(principal) as usage:
-                yield principal, usage
+            try:
+                with self._running.one(), using(principal) as usage:
+                    yield principal, usage
+            except TopicNotFound as error:
+                raise with_similar(self._log.admin, principal, error) from None
 
     @contextmanager
     def _planning(self, context: flight.ServerCallContext) -> Generator[Cancel]:

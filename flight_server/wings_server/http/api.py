@@ -58,7 +58,7 @@ from wings_server.http.bodies import (
 from wings_server.http.documentation import described
 from wings_server.http.envelope import parse_push
 from wings_server.http.fetch import HttpFetch
-from wings_server.http.push import push, push_answer
+from wings_server.http.push import Pushed, push, push_answer
 from wings_server.http.service import HttpService
 from wings_server.http.share import AcquirePoll
 from wings_server.http.sql import SqlAnswer, SqlEndpoint
@@ -157,9 +157,11 @@ class _Api:
                 admit = partial(self._admit_push, principal_of(request))
                 quotas = push_quotas_of(request, service.gate)
                 pushed = await service.write(partial(push, service.log, batches, admit, quotas))
-            for batch, one in zip(batches, pushed, strict=True):
+            for index, (batch, one) in enumerate(zip(batches, pushed, strict=True)):
                 if isinstance(one.result, Rejected):
                     service.metrics.failed("http", one.result.error.code)
+                    told = await service.explained(principal_of(request), one.result.error)
+                    pushed[index] = Pushed(Rejected(told), 0, 0)
                 else:
                     service.metrics.pushed("http", batch.topic, one.rows, one.bytes)
             answer = push_answer(batches, pushed)

@@ -1,6 +1,6 @@
 """Translation of errors to HTTP responses, `{"message", "code"}`; the only place for it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import structlog
@@ -20,6 +20,7 @@ from wings_core.errors import (
     OffsetOutOfRange,
     PermissionDenied,
     ResourceExhausted,
+    TopicNotFound,
     Unauthenticated,
     Unavailable,
     WingsError,
@@ -55,14 +56,20 @@ def status_of(error: WingsError) -> HTTPStatus:
     return next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def install(app: Starlette, on_error: Callable[[str], None] = lambda code: None) -> None:
+def install(
+    app: Starlette,
+    on_error: Callable[[str], None] = lambda code: None,
+    explained: Callable[[Request, TopicNotFound], Awaitable[WingsError]] | None = None,
+) -> None:
     """Install handlers that return every error in the documented form.
 
     Args:
         app: The application.
         on_error: Called with the code of each error.
+        explained: Returns the error to send in place of that of a missing topic.
     """
     app.state.on_error = on_error
+    app.state.explained = explained
     app.add_exception_handler(WingsError, _wings_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -84,10 +91,14 @@ async def _wings_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WingsError)
     if isinstance(error, ClientGone):
         return await _gone(request, error)
-    status = status_of(error)
+    explained = request.app.state.explained
+    told: WingsError = error
+    if explained is not None and isinstance(error, TopicNotFound):
+        told = await explained(request, error)
+    status = status_of(told)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
-        _logger.error("request failed", path=request.url.path, **error.to_json())
-    return _answer(request, status, error.code, error.message)
+        _logger.error("request failed", path=request.url.path, **told.to_json())
+    return _answer(request, status, told.code, told.message)
 
 
 async def _no_memory(request: Request, error: Exception) -> Response:

@@ -6,16 +6,19 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from wings_core import tracing
-from wings_core.errors import Unavailable
+from wings_core.errors import TopicNotFound, Unavailable, WingsError
 from wings_core.fetch.fetcher import Fetcher
+from wings_core.security.principal import Principal
 from wings_server.budget import Budget
 from wings_server.flight.running import Running
 from wings_server.gate import Gate
 from wings_server.metrics import Metrics
 from wings_server.served_log import ServedLog
+from wings_server.similar_topics import with_similar
 from wings_server.waiting import Waiting
 
 READERS = 4
@@ -95,6 +98,12 @@ class HttpService:
     async def write(self, work: Callable[[], Result]) -> Result:
         """Run `work`, which may wait for a commit, on a writer's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._writers, tracing.bound(work))
+
+    async def explained(self, principal: Principal, error: WingsError) -> WingsError:
+        """Return the error of a call, that of a missing topic with similar ones."""
+        if not isinstance(error, TopicNotFound):
+            return error
+        return await self.read(partial(with_similar, self.log.admin, principal, error))
 
     def state(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
         """Run `work`, a SQL statement, on a thread of its own."""

@@ -1,0 +1,37 @@
+"""Similar names in the error of a missing topic: those of topics that the caller may see."""
+
+from wings_core.errors import TopicNotFound, WingsError
+from wings_core.metadata.interfaces import Admin
+from wings_core.names import TopicName
+from wings_core.security.principal import Principal
+from wings_core.suggestions import did_you_mean, nearest
+
+NAMES_MAX = 1_000
+"""Most topics of the namespace that are compared, by name."""
+
+
+def with_similar(admin: Admin, principal: Principal, error: WingsError) -> WingsError:
+    """Return the error of a call, that of a missing topic with similar topics of its namespace.
+
+    Their ids are in the message, and in the fact `similar`, the best first. Blocks for one look at
+    metadata where a topic is missing.
+
+    Args:
+        admin: The topics.
+        principal: The caller.
+        error: The error.
+    """
+    asked = error.facts.get("topic")
+    if not isinstance(error, TopicNotFound) or asked is None or "similar" in error.facts:
+        return error
+    try:
+        name = TopicName.parse(str(asked))
+        if not principal.may_see_namespace(name.namespace):
+            return error
+        found = admin.list_topics(name.namespace, items_max=NAMES_MAX)
+    except WingsError:
+        return error
+    ids = [topic.name.topic for topic in found if principal.may_see(str(topic.name))]
+    hint = did_you_mean(name.topic, ids)
+    similar = nearest(name.topic, ids)
+    return TopicNotFound(f"{error.message}{hint}", **error.facts, similar=similar)
