@@ -175,8 +175,9 @@ $(BIN)/python:
 # The build backend is pinned among the requirements, so the project itself is installed without
 # downloading anything. The stamps are older than what they depend on when that has changed.
 $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet --require-hashes --requirement $<
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@echo "installing the packages of $< into $(VENV); the first time this takes minutes"
+	@$(PIP) install --quiet --require-hashes --requirement $<
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Java of the tests maps Spark's classes from it; without one they take longer, and are the same.
