@@ -193,7 +193,10 @@ class ShareCalls(AdminCalls):
         else:
             found = [each for each in self.share_groups() if each.name == group]
         if not found:
-            raise GroupNotFound(f"no topic of the default namespace has a group {group!r:.80}")
+            raise GroupNotFound(
+                f"no topic of the default namespace that you have the right to share has a group "
+                f"{group!r:.80}: give the topic, if it is in another or you may read alone"
+            )
         if len(found) > 1:
             raise InvalidArgument(f"{len(found)} topics have a group {group!r:.80}: give the topic")
         name = TopicName.parse(found[0].topic)

@@ -15,7 +15,7 @@ import wings_client
 from wings_client import Client, Retry
 from wings_client._access import Access
 from wings_client._transport import Transport
-from wings_core.errors import InvalidArgument, PermissionDenied, Unauthenticated
+from wings_core.errors import GroupNotFound, InvalidArgument, PermissionDenied, Unauthenticated
 from wings_server.testing import RunningServer, running_server
 
 FIELDS = {"n": "int64"}
@@ -84,6 +84,18 @@ def test_a_share_consumer_presents_the_token(server: RunningServer, token: str) 
         client.push("orders", {"n": [3]})
         accepted = [consumer.accept(delivery) for delivery in consumer]
     assert accepted
+
+
+def test_dead_letters_of_a_group_that_may_not_be_shared_say_so(server: RunningServer) -> None:
+    with wings_client.connect(server.flight, token=ROOT) as root:
+        root.create_share_group("g", "orders", if_not_exists=True)
+    with client_of(server.flight, ROOT) as admin:
+        token = new_token(admin, "reads", "read=orders")
+    with wings_client.connect(server.flight, token=token) as client:
+        with pytest.raises(GroupNotFound, match="that you have the right to share"):
+            client.dead_letters("g")
+        with pytest.raises(PermissionDenied, match="no right to share"):
+            client.dead_letters("g", "orders")
 
 
 def test_the_token_of_the_environment_is_presented(

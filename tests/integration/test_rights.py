@@ -1,8 +1,10 @@
 """Who may do what, over Flight and HTTP: each action and each call, allowed and refused."""
 
 import json
+import re
 from collections.abc import Callable, Generator
 from itertools import count
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -14,7 +16,7 @@ from share_calls import ShareStreamCall
 from token_calls import ROOT, bearer, client_of, names_of, new_token
 
 from wings_server.actions import ACTIONS
-from wings_server.rights import ACTION_RULES
+from wings_server.rights import ACTION_RULES, CALL_RIGHTS
 from wings_server.testing import RunningServer, running_server
 
 DEFAULT = "tenants/default/namespaces/default"
@@ -615,3 +617,17 @@ def test_what_tokens_answer(granted: Granted, root: flight.FlightClient) -> None
     ):
         assert act_code(root, "token-create", body) == "INVALID_ARGUMENT"
     del granted
+
+
+def test_the_table_of_rights_in_the_documentation_is_that_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    shown: dict[str, set[str]] = {}
+    for line in page.partition("| you call | on the wire |")[2].splitlines()[2:]:
+        if not line.startswith("|"):
+            break
+        _, _, calls, rights, _, _ = line.split("|")
+        for call in re.findall(r"`(.+?)`", calls):
+            assert call not in shown
+            shown[call] = {*re.findall(r"`(.+?)`", rights)}
+    rules = {name: rule.rights for name, rule in ACTION_RULES.items()} | dict(CALL_RIGHTS)
+    assert shown == {name: {right.value for right in rights} for name, rights in rules.items()}

@@ -23,7 +23,7 @@ done"""
 
 def sections() -> dict[str, str]:
     _, *parts = PAGE.read_text(encoding="utf-8").split("\n## ")
-    return {part.partition("\n")[0]: part for part in parts}
+    return {part.partition("\n")[0]: part for part in parts if _BLOCK.search(part)}
 
 
 def script_of(section: str) -> str:

@@ -400,6 +400,8 @@ def members(
 ) -> None:
     """Show the ranges held by a share group's members, and the age of its oldest message.
 
+    Members that wait for messages hold none, and are not listed.
+
     $ wings share members billing orders
     """
     with connected(endpoint, topic) as client:
