@@ -494,7 +494,7 @@ def test_a_member_that_joined_anew_publishes_nothing_of_its_earlier_session(
     with wings.consumer(
         group, source, group=True, member="only", session=6, auto_commit=False
     ) as consumer:
-        with pytest.raises(FencedMember, match="read again"):
+        with pytest.raises(FencedMember, match="reads them again"):
             copy(consumer, rejoin)
         assert rows_of(wings, target) == []
         copy(consumer)  # It was delivered again.
