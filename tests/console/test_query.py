@@ -110,3 +110,13 @@ def test_a_result_is_saved_as_csv(page: ConsolePage) -> None:
     page.click("section[aria-label='Result'] header button")
     saved = page.wait("the file", lambda: page.script("return window.saved"))
     assert saved == ('n,text,none,formula,large\r\n1,"a, ""b""",,\'=1+1,9007199254740993\r\n')
+
+
+def test_a_statement_runs_where_the_browser_has_no_room_to_remember_it(page: ConsolePage) -> None:
+    page.script(
+        "for (let size = 2 ** 22, number = 0; size >= 1; number += 1)"
+        " try { localStorage.setItem(`full ${number}`, 'x'.repeat(size)); } catch { size /= 2; }"
+    )
+    page.type("textarea", "select 6 * 7 as answer")
+    page.click(RUN)
+    page.wait_for("42", within="section[aria-label='Result']")

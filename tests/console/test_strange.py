@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from console_page import ConsolePage
-from console_seed import HOSTILE, NAMESPACE, act, push
+from console_seed import BIG, HOSTILE, NAMESPACE, act, push
 
 import wings_client
 from wings_core.limits import Limits
@@ -167,3 +167,29 @@ def test_pages_stay_small_and_quick_with_very_many_topics_and_partitions(
         assert page.script(LINES) <= 3 * LINES_MAX
         assert page.script("return document.querySelectorAll('*').length") < 8_000
     assert page.faults() == []
+
+
+def test_partitions_of_integers_beyond_those_of_a_browser_are_told_apart(
+    page: ConsolePage, server: RunningServer
+) -> None:
+    keys = [BIG, BIG + 2, -BIG]
+    with httpx.Client(base_url=server.http) as http:
+        fields = [{"name": "id", "type": "int64"}, {"name": "n", "type": "int64"}]
+        act(http, "create-topic", topic="snowflakes", partition_key="id", schema={"fields": fields})
+        push(http, "snowflakes", [{"id": key, "n": 40 + n} for n, key in enumerate(keys)])
+    name = quote(f"{NAMESPACE}/topics/snowflakes", safe="")
+    page.open(f"topic/{name}")
+    page.wait_for("3 shown", *map(str, keys))
+    page.type("input[list='partitions']", str(keys[1]))
+    page.type("input[placeholder^='1200']", "0")
+    page.click("form.row button")
+    page.wait_for("1 shown, paused", str(keys[1]), "41")
+    page.go(f"topic/{name}/partitions")
+    page.wait_for(*map(str, keys), within="table")
+    page.go(f"topic/{name}/produce")
+    page.type("input[aria-label='id']", str(keys[1]))
+    page.type("input[aria-label='n']", "7")
+    page.click("form button.primary")
+    page.wait_for(f"partition {keys[1]}")
+    page.click(".notice a")
+    page.wait_for("Message 1", str(keys[1]), "7")

@@ -4,7 +4,7 @@
 import { act, poll } from "../api.js";
 import { Chart, meter, Tiles } from "../chart.js";
 import { fill, h, panel } from "../dom.js";
-import { ago, count, firstOf, partition, short, shortName } from "../format.js";
+import { ago, count, firstOf, json, partition, short, shortName } from "../format.js";
 import { counted, ErrorPlace, head, search } from "../lists.js";
 import { empty } from "../notices.js";
 import { route } from "../routes.js";
@@ -97,7 +97,7 @@ async function one(main, name, signal) {
     { label: "Reads next", right: true, text: (row) => count(row.offset) },
     { label: "Log ends at", right: true, text: (row) => count(row.next_offset) },
     { label: "Committed", right: true, text: (row) => ago(row.committed_at), sort: (row) => row.committed_at },
-  ], { label: "Partitions with most lag", key: (row) => `${row.topic} ${JSON.stringify(row.partition)}`, empty: () => empty("It has no offsets", "Those of topics that you may read are shown.") });
+  ], { label: "Partitions with most lag", key: (row) => `${row.topic} ${json(row.partition)}`, empty: () => empty("It has no offsets", "Those of topics that you may read are shown.") });
   fill(main, head(name, { crumbs: [["Consumers", route("consumers")]] }), errors.element, tiles.element,
     h("div", { class: "grid" },
       panel("Lag", null, h("div", { class: "body" }, chart.element)),
@@ -142,7 +142,7 @@ async function described(name, signal) {
   return group;
 }
 
-const placeOf = ({ topic, partition: value }) => `${topic} ${JSON.stringify(value)}`;
+const placeOf = ({ topic, partition: value }) => `${topic} ${json(value)}`;
 
 /** Return a row for each member, with what it reads and how far it is behind. */
 function membersOf({ members, partitions }, trends) {

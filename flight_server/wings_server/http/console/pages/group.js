@@ -69,7 +69,7 @@ function membersTable() {
 }
 
 function holdsTable(topic) {
-  const link = (row) => h("a", { href: route("message", [topic, JSON.stringify(row.partition), row.first]) }, range(row));
+  const link = (row) => h("a", { href: route("message", [topic, json(row.partition), row.first]) }, range(row));
   return new Table([
     { label: "Messages", right: true, text: range, node: link },
     { label: "Partition", text: (row) => partition(row.partition), className: "mono" },
@@ -77,7 +77,7 @@ function holdsTable(topic) {
     { label: "Delivery", right: true, text: (row) => row.delivery_count, node: (row) => (row.delivery_count > 1 ? h("span", { class: "tag warn" }, `${row.delivery_count}`) : `${row.delivery_count}`) },
     { label: "Since", text: (row) => moment(row.since) },
     { label: "Lock ends in", right: true, text: (row) => duration(Date.parse(row.until) - Date.now()) },
-  ], { label: "Held messages, the longest held first", key: (row) => `${JSON.stringify(row.partition)} ${row.first}`, empty: () => empty("Nothing is held", "Every message is finished, or waits for a worker.") });
+  ], { label: "Held messages, the longest held first", key: (row) => `${json(row.partition)} ${row.first}`, empty: () => empty("Nothing is held", "Every message is finished, or waits for a worker.") });
 }
 
 function range({ first, last }) {

@@ -3,7 +3,7 @@
 import { act } from "../api.js";
 import { meter } from "../chart.js";
 import { debounced, fill, h, panel } from "../dom.js";
-import { ago, bytes, count, partition } from "../format.js";
+import { ago, bytes, count, json, partition } from "../format.js";
 import { counted, ErrorPlace, Paged } from "../lists.js";
 import { empty } from "../notices.js";
 import { Table } from "../table.js";
@@ -23,7 +23,7 @@ export async function partitions(body, topic, { signal }) {
     { label: "Starts at", right: true, text: (row) => count(row.log_start_offset) },
     { label: "Ends at", right: true, text: (row) => count(row.next_offset) },
     { label: "Last message", right: true, text: (row) => ago(row.last_timestamp) },
-  ], { label: "Partitions", key: (row) => JSON.stringify(row.partition), onEnd: () => paged.more(), empty: () => empty("No partition has been written to", "A partition is born with the first row of its value.") });
+  ], { label: "Partitions", key: (row) => json(row.partition), onEnd: () => paged.more(), empty: () => empty("No partition has been written to", "A partition is born with the first row of its value.") });
   const paged = new Paged(
     () => act("partition-states", { topic: topic.topic, order, contains, skip: paged.rows.length, limit: paged.limit }, { signal }),
     {

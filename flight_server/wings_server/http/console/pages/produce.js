@@ -41,7 +41,7 @@ export function produce(body, topic, { signal, rights }) {
       const { batches: [result] } = await call("POST", "/v1/push", { namespace, batches: [{ topic: id, data }] }, { signal });
       if (result._tag === "error") throw Object.assign(new Error(result.message), { code: result.code });
       fill(said, notice("good", `${count(data.length)} ${data.length === 1 ? "row is" : "rows are"} committed`, "",
-        h("ul", {}, result.committed.map((each) => h("li", {}, h("a", { href: route("message", [topic.topic, JSON.stringify(each.partition_value), each.start_offset]) },
+        h("ul", {}, result.committed.map((each) => h("li", {}, h("a", { href: route("message", [topic.topic, json(each.partition_value), each.start_offset]) },
           `offset ${count(each.start_offset)} of partition ${partition(each.partition_value)}`))))));
     } catch (error) {
       if (!signal.aborted) errors.show(error instanceof SyntaxError ? Object.assign(error, { code: "INVALID_JSON" }) : error);

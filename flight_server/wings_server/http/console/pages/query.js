@@ -16,6 +16,15 @@ const HISTORY = "wings-queries";
 const HISTORY_MAX = 50;
 const LIMIT = 1_000;
 
+/** Keep a text where there is room for it: statements run in a browser that has none too. */
+function keep(storage, name, text) {
+  try {
+    storage.setItem(name, text);
+  } catch {
+    storage.removeItem(name);
+  }
+}
+
 /** Statements that were run, the latest first; kept by this browser. */
 const history = {
   all() {
@@ -26,7 +35,7 @@ const history = {
     }
   },
   add(text) {
-    localStorage.setItem(HISTORY, JSON.stringify([text, ...this.all().filter((each) => each !== text)].slice(0, HISTORY_MAX)));
+    keep(localStorage, HISTORY, JSON.stringify([text, ...this.all().filter((each) => each !== text)].slice(0, HISTORY_MAX)));
   },
   forget: () => localStorage.removeItem(HISTORY),
 };
@@ -45,7 +54,7 @@ export async function render(main, found, signal) {
   async function execute() {
     const statement = text.value.trim().replace(/;+$/, "");
     if (!statement) return;
-    sessionStorage.setItem(KEPT, text.value);
+    keep(sessionStorage, KEPT, text.value);
     history.add(statement);
     drawHistory();
     remember(found, { sql: statement });
@@ -60,7 +69,7 @@ export async function render(main, found, signal) {
       fill(state, `${count(answer.rows.length)} rows in ${duration(performance.now() - begun)}`);
       show(result, answer);
     } catch (error) {
-      fill(state, own.signal.aborted ? "cancelled" : "");
+      if (running === own) fill(state, own.signal.aborted ? "cancelled" : "");
       if (own.signal.aborted || signal.aborted) return;
       fill(result);  // An old result is not that of this statement.
       errors.show(error);

@@ -1,6 +1,6 @@
 // Move a share group to another position, after a confirmation.
 
-import { act } from "../api.js";
+import { act, exactJson } from "../api.js";
 import { confirmed } from "../dialogs.js";
 import { field, fill, h, panel } from "../dom.js";
 import { count, moment } from "../format.js";
@@ -37,7 +37,7 @@ export function seekForm(group, isKeyed, signal, moved) {
     fill(said);
     try {
       const [to, words] = asked();
-      const partition = of.value.trim() === "" ? {} : { partition: JSON.parse(of.value) };
+      const partition = of.value.trim() === "" ? {} : { partition: exactJson(of.value) };
       if (!isKeyed && typeof to === "number") partition.partition = null;
       const where = "partition" in partition && isKeyed ? ` in partition ${of.value.trim()}` : "";
       if (!(await confirmed(`Move ${group.group}?`, `It goes to ${words}${where}. What its members hold is taken from them; messages after it are delivered, also those that were finished before.`, "Move it"))) return;

@@ -4,7 +4,7 @@
 
 import { act, poll, sql } from "../api.js";
 import { debounced, field, fill, h, panel, setText } from "../dom.js";
-import { cell, count, moment, partsOf } from "../format.js";
+import { cell, count, json, moment, partsOf } from "../format.js";
 import { ErrorPlace } from "../lists.js";
 import { empty } from "../notices.js";
 import { remember, route } from "../routes.js";
@@ -136,7 +136,7 @@ class Live {
     this.#setPaused(true);
     remember(this.found, { at, partition: this.topic.partition_key === null ? "" : of });
     await this.#try(async () => {
-      const states = (await this.#states()).filter((state) => !of || JSON.stringify(state.partition) === of);
+      const states = (await this.#states()).filter((state) => !of || json(state.partition) === of);
       if (states.length === 0) throw invalid(of ? `There is no partition ${of} with messages.` : "There are no messages yet.");
       const isOffset = /^[\d,]+$/.test(at);
       if (isOffset && !of) throw invalid("An offset is of one partition: name it.");
@@ -148,7 +148,7 @@ class Live {
       const ranges = [];
       for (const state of states.slice(0, TIMED_MAX)) {
         const end = Math.max(state.log_start_offset, Math.min(await offsetIn(state) + 1, state.next_offset));
-        ranges.push({ text: JSON.stringify(state.partition), start: Math.max(state.log_start_offset, end - each), end });
+        ranges.push({ text: json(state.partition), start: Math.max(state.log_start_offset, end - each), end });
       }
       await this.#show(ranges);
     });
@@ -163,7 +163,7 @@ class Live {
       const each = Math.max(1, Math.ceil(FIRST_ROWS / Math.max(1, this.cursors.size)));
       const ranges = [];
       for (const state of await this.#states()) {
-        const text = JSON.stringify(state.partition);
+        const text = json(state.partition);
         const [low, high] = [this.lows.get(text), this.cursors.get(text)];
         if (low === undefined) continue;
         const [start, end] = step < 0 ? [Math.max(state.log_start_offset, low - each), low] : [high, Math.min(high + each, state.next_offset)];
@@ -211,7 +211,7 @@ class Live {
 
   async #states() {
     const states = await act("partition-states", { topic: this.topic.topic, order: "last_timestamp", limit: PARTITIONS_MAX }, { signal: this.signal });
-    if (this.values.childElementCount !== states.length) fill(this.values, states.map((each) => h("option", { value: JSON.stringify(each.partition) })));
+    if (this.values.childElementCount !== states.length) fill(this.values, states.map((each) => h("option", { value: json(each.partition) })));
     return states;
   }
 
@@ -264,7 +264,7 @@ class Live {
     const each = Math.max(1, Math.ceil(FIRST_ROWS / Math.max(1, states.length)));
     const ranges = [];
     for (const state of states.toReversed()) {
-      const text = JSON.stringify(state.partition);
+      const text = json(state.partition);
       const end = state.next_offset;
       // One that is new here was written to since, but not how much: some of its last rows.
       const known = this.cursors.get(text) ?? end - each;
