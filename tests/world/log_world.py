@@ -6,6 +6,7 @@
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,9 @@ from random import Random
 import world_threads
 from history import History, Place
 from power_loss import Disk, changes_of
-from programs import TOPICS, Operation, Program
+from programs import TOPICS, Crash, Operation, Program
 from world_clients import SCHEMA, Client, numbers_of, places_of
-from world_threads import Crashed, Life, Scheduler, Task
+from world_threads import NEVER, Crashed, Life, Scheduler, Task
 from world_wire import Wire
 
 from wings_core import log as log_module
@@ -29,7 +30,7 @@ from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.metadata.remote import RemoteMetadata
-from wings_core.metadata.sqlite import SqliteMetadata, writer
+from wings_core.metadata.sqlite import SqliteMetadata, connections, writer
 from wings_core.model import TopicConfig
 from wings_core.names import TopicName
 from wings_core.storage import disk
@@ -62,6 +63,7 @@ def shrink_bounds() -> None:
     writer.WAL_BYTES_AHEAD = 32 * 1024
     disk.RESERVE_BYTES = 64 * 1024
     disk.RESERVE_STEP_BYTES = 16 * 1024
+    connections.READERS_MAX = 2
     log_module.FLUSH_BYTES_MAX = FLUSH_BYTES_MAX  # pyright: ignore[reportPrivateImportUsage]
 
 
@@ -104,9 +106,12 @@ class World:
         program: What clients do, and when machines crash.
         directory: Empty; written to.
         record: The record of `recorded_writes`, for losses of power; None: machines are killed.
+        ready: What `prepare` has left for worlds like this one; None: nothing is there yet.
     """
 
-    def __init__(self, program: Program, directory: Path, record: Path | None) -> None:
+    def __init__(
+        self, program: Program, directory: Path, record: Path | None, ready: Path | None = None
+    ) -> None:
         self.history = History()
         self.scheduler = Scheduler(program.schedule)
         self.has_nodes = program.nodes > 0
@@ -114,6 +119,7 @@ class World:
         self._random = Random(program.schedule)
         self._root = directory
         self._record = record
+        self._ready = ready
         self._recorded = 0
         """Bytes of the record that earlier lives wrote."""
         self._crashes = list(program.crashes)
@@ -133,11 +139,18 @@ class World:
         Raises:
             AssertionError: Something that must hold does not.
         """
+        self._run(self._main)
+
+    def prepare(self) -> None:
+        """Leave the topics, without rows, in the directory: most of the time a world takes."""
+        self._run(self._prepare)
+
+    def _run(self, main: Callable[[], None]) -> None:
         shrink_bounds()
         handler = Errors(self.scheduler)
         logging.getLogger().addHandler(handler)
         try:
-            world_threads.run(self.scheduler, self._main)
+            world_threads.run(self.scheduler, main)
         finally:
             logging.getLogger().removeHandler(handler)
 
@@ -155,16 +168,24 @@ class World:
             self.scheduler.wake(task)
         self.lookers.clear()
 
-    def _main(self) -> None:
+    def _prepare(self) -> None:
         for machine in self._machines:
             self._start(machine)
         config = TopicConfig(tier_after_ms=0) if self._program.merges else None
-        for name, key in TOPICS.items():
-            machine = self.up(0)
-            with self.scheduler.calling(machine.life):
-                assert machine.log is not None
+        machine = self.up(0)
+        with self.scheduler.calling(machine.life):
+            assert machine.log is not None
+            for name, key in TOPICS.items():
                 machine.log.admin.create_topic(TopicName.parse(name), SCHEMA, key, config)
-        self.scheduler.at_point = self._crash_perhaps
+        self._stop()
+
+    def _main(self) -> None:
+        assert self._ready is not None
+        shutil.copytree(self._ready, self._root, dirs_exist_ok=True)
+        for machine in self._machines:
+            self._start(machine)
+        self.scheduler.at_point = self._crash_due
+        self.scheduler.alarm = 0
         self.wire.fails = True
         for number, operations in enumerate(self._program.clients):
             if operations:
@@ -232,10 +253,13 @@ class World:
             self._start(following)
         return bool(down)
 
-    def _crash_perhaps(self, _: Life) -> None:
-        if not self._crashes or self.scheduler.points < self._crashes[0].point:
-            return
-        crash = self._crashes.pop(0)
+    def _crash_due(self) -> int:
+        """Crash the machine that is to crash at this point; returns the point of the next."""
+        while self._crashes and self._crashes[0].point <= self.scheduler.points:
+            self._crash(self._crashes.pop(0))
+        return self._crashes[0].point if self._crashes else NEVER
+
+    def _crash(self, crash: Crash) -> None:
         machine = self._machines[crash.machine % len(self._machines)]
         if machine.life.dead:
             return
@@ -268,17 +292,20 @@ class World:
                     for consumer in sorted({name for name, _ in self.history.offered}):
                         stored = machine.log.registry.get_offsets(consumer)
                         self.history.see_offsets(consumer, places_of(stored))
+        self._stop()
+        directory = self._machines[0].directory
+        if self._program.nodes:
+            shutil.copytree(self._root / "pages", directory, dirs_exist_ok=True)
+        problems = check_directory(directory).problems
+        assert not problems, [str(each) for each in problems]
+
+    def _stop(self) -> None:
         for machine in reversed(self._machines):
             with self.scheduler.calling(machine.life):
                 if machine.log is not None:
                     machine.log.close()
                 if machine.service is not None:
                     machine.service.close()
-        directory = self._machines[0].directory
-        if self._program.nodes:
-            shutil.copytree(self._root / "pages", directory, dirs_exist_ok=True)
-        problems = check_directory(directory).problems
-        assert not problems, [str(each) for each in problems]
 
     def _read_all(self, log: Log) -> dict[Place, tuple[int, list[int]]]:
         found: dict[Place, tuple[int, list[int]]] = {}

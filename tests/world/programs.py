@@ -13,6 +13,10 @@ T = TypeVar("T")
 KEYS = ("a", "b", "c")
 TOPICS = {"plain": None, "keyed": "k"}
 """Topics and their key columns."""
+NODES = 2
+"""Nodes of a world that has some."""
+OPERATIONS_MAX = (3, 4, 6, 14)
+"""Most operations of each client: small worlds take a third of the time of large ones."""
 POINTS = 2_500
 """Scheduling points within which machines crash; a program without crashes passes about as many."""
 
@@ -59,7 +63,7 @@ class Program:
     def of(cls, seed: int) -> "Program":
         """Draw the program of a seed: every third is of nodes, every fourth merges."""
         random = Random(f"program {seed}")
-        nodes = 2 if seed % 3 == 2 else 0
+        nodes = NODES if seed % 3 == 2 else 0
         kinds = [
             "produce",
             "read",
@@ -67,16 +71,28 @@ class Program:
             *random.choices(tuple(_KINDS), k=random.randint(0, 3)),
         ]
         hot = random.choice(tuple(TOPICS)), random.choice(KEYS)
-        clients = [_client(random, kind, hot) for kind in kinds]
+        most = random.choice(OPERATIONS_MAX)
+        clients = [_client(random, kind, hot, most) for kind in kinds]
         clients += clients[1:2] * random.choice((0, 0, 1, 2))  # Readers go together, often.
         if any(each.kind == "publish" for operations in clients for each in operations):
             clients.append((Operation("look"),))
-        points = sorted(random.sample(range(200, POINTS), random.choice((0, 1, 1, 2, 4))))
+        end = POINTS * (most + 4) // 18
+        points = random.sample(range(200, end), random.choice((0, 1, 1, 2, 4)))
         crashes = tuple(
             Crash(point, random.randrange(nodes + 1), power=not nodes and random.random() < 0.5)
-            for point in points
+            for point in sorted(points)
         )
         return cls(f"schedule {seed}", nodes, tuple(clients), crashes, merges=seed % 4 == 1)
+
+    @classmethod
+    def all_of(cls, nodes: int, merges: bool) -> "Program":
+        """Return one in which clients do everything, each at its topic, and nothing fails."""
+        kinds = [kind for some in _KINDS.values() for kind in some]
+        clients = [
+            tuple(Operation(kind, topic, rows=2, milliseconds=5) for kind in kinds)
+            for topic in TOPICS
+        ]
+        return cls("all", nodes, tuple(clients), (), merges)
 
     def smaller(self) -> Iterator["Program"]:
         """Yield programs with a client, a crash, or some operations less."""
@@ -132,7 +148,9 @@ _KINDS = {
 }
 
 
-def _client(random: Random, kind: str, hot: tuple[str, str]) -> tuple[Operation, ...]:
+def _client(
+    random: Random, kind: str, hot: tuple[str, str], most: int
+) -> tuple[Operation, ...]:
     """Draw a client's operations, most of them at the place where most clients are."""
     topic, partition = hot
     if random.random() < 0.2:
@@ -145,5 +163,5 @@ def _client(random: Random, kind: str, hot: tuple[str, str]) -> tuple[Operation,
             random.choice((1, 1, 1, 2, 3, 20, 120)),
             random.choice((0, 1, 5, 50, 700, 2_000)),
         )
-        for _ in range(random.randint(3, 14))
+        for _ in range(random.randint(2, most))
     )

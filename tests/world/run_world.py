@@ -9,6 +9,7 @@ recorder of writes, and processes are killed elsewhere.
 import argparse
 import faulthandler
 import gc
+import itertools
 import os
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
 
 import world_threads  # noqa: E402
 from power_loss import COMPILER, recorder  # noqa: E402
-from programs import Program, shrink  # noqa: E402
+from programs import NODES, Program, shrink  # noqa: E402
 
 SECONDS_MAX = 120
 """Real time of a world, after which it prints all stacks and ends."""
@@ -86,7 +87,7 @@ def run(program: Program, plant: Callable[[], None] = lambda: None) -> Result:
 def _run(program: Program, directory: Path, plant: Callable[[], None]) -> Result:
     from log_world import World
 
-    gc.freeze()  # Else a collection would copy the memory of all that was imported.
+    gc.disable()  # It would touch, and so copy, the memory of all that was imported.
     plant()
     record = None
     if "LD_PRELOAD" in os.environ:
@@ -94,7 +95,7 @@ def _run(program: Program, directory: Path, plant: Callable[[], None]) -> Result
         os.environ["RECORD"] = str(record)
     root = directory / "world"
     root.mkdir()
-    world, error = World(program, root, record), ""
+    world, error = World(program, root, record, _ready(program.nodes, program.merges)), ""
     try:
         world.run()
     except BaseException as failed:  # noqa: BLE001 - told by the result
@@ -102,6 +103,24 @@ def _run(program: Program, directory: Path, plant: Callable[[], None]) -> Result
     scheduler = world.scheduler
     trace = f"{scheduler.trace:08x} {scheduler.points} {scheduler.now_ns} {world.history.reads}"
     return Result(trace, error)
+
+
+def _ready(nodes: int, merges: bool) -> Path:
+    """Return the directory of what a kind of world begins with."""
+    return Path(tempfile.gettempdir(), f"ready {nodes} {merges}")
+
+
+def _prepare() -> None:
+    """Make what worlds begin with, and have caches filled: each would do so on its own."""
+    from log_world import World
+
+    for nodes, merges in itertools.product((0, NODES), (False, True)):
+        ready = _ready(nodes, merges)
+        ready.mkdir()
+        program = Program.all_of(nodes, merges)
+        World(program, ready, None).prepare()
+        with tempfile.TemporaryDirectory() as directory:
+            World(program, Path(directory), None, ready).run()
 
 
 def _say(line: object) -> None:
@@ -156,6 +175,7 @@ def main() -> int:
         import_module(name)  # Before the product, and so not simulated.
     world_threads.install()
     import_module("log_world")  # Once, for all worlds.
+    _prepare()
 
     seeds = [*given.seed, *range(*given.seeds)]
     if given.plant is not None:

@@ -16,6 +16,7 @@ import builtins
 import heapq
 import importlib.util
 import itertools
+import math
 import queue
 import random
 import secrets
@@ -43,6 +44,9 @@ POINT_NS = 1_000
 
 POINTS_MAX = 300_000
 """Scheduling points of a world; one that has more makes no progress."""
+
+NEVER = 1 << 62
+"""A point, or a time, that no world comes to."""
 
 STALL_SECONDS_MAX = 4.0
 """Longest stall: shorter than leases and sessions of the product, longer than its pauses."""
@@ -93,7 +97,8 @@ class Scheduler:
         points: Scheduling points so far.
         trace: Checksum of all choices so far.
         stalled_ns: Time that stalls took so far.
-        at_point: Called at each point of a task, with its life; may crash lives.
+        alarm: The point at which `at_point` is called, which returns the next.
+        at_point: May crash lives.
     """
 
     def __init__(self, seed: str) -> None:
@@ -111,7 +116,13 @@ class Scheduler:
         self.blocked: dict[Task, Lock] = {}
         """The lock that each task waits for."""
         self.main = self.current
-        self.at_point: Callable[[Life], None] = lambda _: None
+        self._stall_at = self._after(self._stalls)
+        self._switch_at = self._after(self._switches)
+        self._eventful = 0
+        self._due_ns = NEVER
+        """The first timer."""
+        self.alarm = NEVER
+        self.at_point: Callable[[], int] = lambda: NEVER
 
     # Called by the task whose turn it is.
 
@@ -122,18 +133,33 @@ class Scheduler:
             raise Crashed
         self.points += 1
         self.now_ns += POINT_NS
+        if self.points >= self._eventful or self.now_ns >= self._due_ns:
+            self._act(task)
+
+    def _act(self, task: Task) -> None:
+        """Do what is due at this point: crash, stall, wake threads, or let another have the turn."""
         if self.points > POINTS_MAX and self.failure is None:
             self.fail(StuckError(f"{POINTS_MAX} points passed: {self._where()}"))
-        self.at_point(task.life)
-        draw = self.random.random()
-        if draw < self._stalls:
+        if self.points >= self.alarm:
+            self.alarm = self.at_point()
+        if self.points >= self._stall_at:
             self.stall(self.random.uniform(0, STALL_SECONDS_MAX))
-        if self._timers and self._timers[0][0] <= self.now_ns:
-            self._wake_due()
-        if self._ready and draw < self._switches:
+            self._stall_at = self._after(self._stalls)
+        self._wake_due()
+        is_switch = self.points >= self._switch_at
+        if is_switch:
+            self._switch_at = self._after(self._switches)
+        self._eventful = min(self.alarm, self._stall_at, self._switch_at, POINTS_MAX + 1)
+        if is_switch and self._ready:
             self._ready.append(task)
             self._switch()
         self._check(task)
+
+    def _after(self, chance: float) -> int:
+        """Draw the next point at which something happens that has a chance at each."""
+        if not chance:
+            return NEVER
+        return self.points + 1 + int(math.log(1 - self.random.random()) / math.log(1 - chance))
 
     def stall(self, seconds: float) -> None:
         """Let time pass, as where a process is stopped for a while."""
@@ -149,6 +175,7 @@ class Scheduler:
         if until_ns is not None:
             entry = (max(until_ns, self.now_ns), next(self._numbers), task.waits, task)
             heapq.heappush(self._timers, entry)
+            self._due_ns = self._timers[0][0]
         self._switch()
         self._check(task)
 
@@ -185,6 +212,7 @@ class Scheduler:
             self.failure = error
         self._ready = [self.main]
         self._timers.clear()
+        self._due_ns = NEVER
         self.main.woken = True
         if self.current is not self.main:
             self.current.life = Life("ended", dead=True)
@@ -226,13 +254,15 @@ class Scheduler:
             *_, waits, task = heapq.heappop(self._timers)
             if task.waits == waits:
                 self.wake(task)
+        self._due_ns = self._timers[0][0] if self._timers else NEVER
 
     def _next(self) -> Task:
         while True:
-            self._wake_due()
+            if self.now_ns >= self._due_ns:
+                self._wake_due()
             if self._ready:
                 # The order of those that stay does not matter: each draw is over all of them.
-                index = self.random.randrange(len(self._ready))
+                index = int(self.random.random() * len(self._ready))
                 self._ready[index], self._ready[-1] = self._ready[-1], self._ready[index]
                 task = self._ready.pop()
                 if task.life.dead and not task.woken:
@@ -298,6 +328,10 @@ class Lock:
             assert not self.locked() or not blocking
         else:
             world.point()
+            holder = self._holder
+            if holder is None or holder.dead:
+                self._holder = world.current.life
+                return True
             until = None if timeout < 0 else world.now_ns + int(timeout * 1e9)
             while self.locked() and blocking and (until is None or world.now_ns < until):
                 self._waiting.append(world.current)
@@ -321,9 +355,10 @@ class Lock:
             raise RuntimeError("release unlocked lock")
         self._holder = None
         if world is not None:
-            for task in self._waiting:
-                world.wake(task)
-            self._waiting.clear()
+            if self._waiting:
+                for task in self._waiting:
+                    world.wake(task)
+                self._waiting.clear()
             world.point()
 
     def locked(self) -> bool:
@@ -333,8 +368,7 @@ class Lock:
     def _at_fork_reinit(self) -> None:
         self._holder = None
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()
