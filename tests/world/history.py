@@ -26,6 +26,8 @@ class Push:
     placed: dict[str, int] | None = None
     """Where each partition's rows begin, once acknowledged."""
     acked_ns: int = 0
+    refused: bool = False
+    """Whether it was sent once, and refused by an error that says it is not there."""
 
     def acknowledge(self, placed: dict[str, int], time_ns: int) -> None:
         """Note where its rows begin; a repeated acknowledgement says the same."""
@@ -150,6 +152,8 @@ class History:
         for name, pushes in together.items():
             visible = {found.shows(push) for push in pushes}
             assert not {True, False} <= visible, f"the publish {name} is visible in part"
+            refused = any(push.refused for push in pushes)
+            assert not (refused and True in visible), f"{pushes} was refused, and is there"
             self._check_looks(pushes, found)
         for place, offsets in found.offsets.items():
             self._check_order(place, offsets)

@@ -6,7 +6,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from random import Random
 
 import world_threads
 from history import History, Place
-from power_loss import Disk, changes_of
-from programs import TOPICS, Crash, Operation, Program
+from power_loss import Disk, changes_of, fail_calls
+from programs import TOPICS, Crash, DiskFault, Operation, Program
 from world_clients import SCHEMA, Client, numbers_of, places_of
 from world_threads import NEVER, Crashed, Life, Scheduler, Task
 from world_wire import Wire
@@ -24,7 +24,7 @@ from wings_core import log as log_module
 from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory, Use
 from wings_core.deployments import OneDirectory
-from wings_core.errors import Unavailable
+from wings_core.errors import Internal, ResourceExhausted, Unavailable
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.limits import Limits
@@ -50,6 +50,12 @@ DOWN_SECONDS = (0.0, 3.0)
 
 FAULTS_SECONDS = 10.0
 """How long the wire fails, at least."""
+
+DISK_SECONDS = 5.0
+"""How long after disks failed the log may still say so."""
+
+CLOCK_SECONDS = (0.0, 0.0, 0.0, -7_200.0, -60.0, 60.0, 7_200.0)
+"""How far the clock of a process may be ahead of another's."""
 
 LIVENESS_SECONDS = 120.0
 """Once faults have stopped, all clients are done within this time."""
@@ -87,13 +93,14 @@ class Machine:
 class Errors(logging.Handler):
     """Takes an unexpected failure that a part of the product logs for one of the world."""
 
-    def __init__(self, world: Scheduler) -> None:
+    def __init__(self, world: Scheduler, is_expected: Callable[[], bool]) -> None:
         super().__init__(logging.ERROR)
         self._world = world
+        self._is_expected = is_expected
 
     def emit(self, record: logging.LogRecord) -> None:
         """End the world by what is logged."""
-        if not self._world.current.life.dead:
+        if not (self._world.current.life.dead or self._is_expected()):
             error = AssertionError(f"logged: {record.getMessage()}")
             error.__cause__ = record.exc_info[1] if record.exc_info else None
             self._world.fail(error)
@@ -121,15 +128,20 @@ class World:
         self._record = record
         self._ready = ready
         self._recorded = 0
-        """Bytes of the record that earlier lives wrote."""
-        self._crashes = list(program.crashes)
+        """Bytes of the record that the disks have followed."""
+        self._faults: list[Crash | DiskFault] = sorted(
+            [*program.crashes, *program.disk_faults], key=lambda each: each.point
+        )
+        self._failing = directory.with_name("failing")
+        self._failing_until_ns = -NEVER
         self._clients: list[Task] = []
         self._lives = 0
         self.doing: dict[int, tuple[Operation, int]] = {}
         """What each client does, and since when."""
         self.lookers: list[Task] = []
         """Clients that wait to look."""
-        self._disk = Disk(directory, self._random)
+        self._disks: dict[Path, Disk] = {}
+        """What may be durable of each directory."""
         self.wire = Wire(self.scheduler, self._random)
         self._machines = [self._machine(number) for number in range(program.nodes + 1)]
 
@@ -147,12 +159,17 @@ class World:
 
     def _run(self, main: Callable[[], None]) -> None:
         shrink_bounds()
-        handler = Errors(self.scheduler)
+        handler = Errors(self.scheduler, lambda: self.disk_fails)
         logging.getLogger().addHandler(handler)
         try:
             world_threads.run(self.scheduler, main)
         finally:
             logging.getLogger().removeHandler(handler)
+
+    @property
+    def disk_fails(self) -> bool:
+        """Whether disks fail, or did a short while ago."""
+        return self.scheduler.now_ns < self._failing_until_ns + int(DISK_SECONDS * 1e9)
 
     def up(self, number: int) -> Machine:
         """Return a machine with a log that is up, for a client; waits for one."""
@@ -182,9 +199,12 @@ class World:
     def _main(self) -> None:
         assert self._ready is not None
         shutil.copytree(self._ready, self._root, dirs_exist_ok=True)
+        if self._record is not None:
+            os.environ |= {"RECORDED": str(self._root), "FAILING": str(self._failing)}
+        self._hold(self._root / "pages")
         for machine in self._machines:
             self._start(machine)
-        self.scheduler.at_point = self._crash_due
+        self.scheduler.at_point = self._fail_due
         self.scheduler.alarm = 0
         self.wire.fails = True
         for number, operations in enumerate(self._program.clients):
@@ -195,30 +215,34 @@ class World:
         quiet_ns = self.scheduler.now_ns
         while not all(client.life.dead for client in self._clients):
             world_threads.sleep(LOOK_SECONDS)
-            if self._revive() or self._crashes or self.scheduler.now_ns < FAULTS_SECONDS * 1e9:
+            if self.scheduler.now_ns >= self._failing_until_ns:
+                self._failing.unlink(missing_ok=True)
+            is_faulty = self._failing.exists() or self.scheduler.now_ns < FAULTS_SECONDS * 1e9
+            if self._revive() or self._faults or is_faulty:
                 quiet_ns = self.scheduler.now_ns
             else:
                 self.wire.fails = False
             waited = (self.scheduler.now_ns - quiet_ns) / 1e9
             assert waited < LIVENESS_SECONDS, f"not done by {self.scheduler.now_ns}: {self.doing}"
-        self._crashes.clear()
+        self._faults.clear()
+        self._failing.unlink(missing_ok=True)
         self.wire.fails = False
-        self._revive()
+        while self._revive():
+            pass
         self._end()
 
     # Machines. ####################################################################################
 
     def _machine(self, number: int) -> Machine:
         self._lives += 1
-        return Machine(number, self._root / f"life{self._lives}", Life(f"life {self._lives}"))
+        clock_ns = int(self._random.choice(CLOCK_SECONDS) * 1e9)
+        life = Life(f"life {self._lives}", clock_ns=clock_ns)
+        return Machine(number, self._root / f"life{self._lives}", life)
 
     def _start(self, machine: Machine) -> None:
         """Start a machine; where it crashes meanwhile, it is down again."""
-        if self._record is not None and not self._program.nodes:
-            os.environ["RECORDED"] = str(machine.directory)
-            self._recorded = self._record.stat().st_size if self._record.exists() else 0
-            self._disk = Disk(machine.directory, self._random)
-            self._disk.hold()
+        if machine.directory.exists():
+            self._hold(machine.directory)
         nodes, is_service = self._program.nodes, machine.number == 0
         try:
             with self.scheduler.calling(machine.life):
@@ -233,8 +257,11 @@ class World:
                 else:
                     opened = self._open(machine, machine.directory, "all")
                     machine.log = Log.open(OneDirectory(opened), LIMITS)
-        except (Crashed, Unavailable):
-            machine.life.dead = True
+        except Crashed:
+            pass
+        except (Unavailable, Internal, ResourceExhausted, OSError):
+            assert self.disk_fails or nodes
+            self._crash([machine], power=False)
 
     def _open(self, machine: Machine, directory: Path, use: Use) -> DataDirectory:
         opened = DataDirectory.open(directory, use)
@@ -247,41 +274,84 @@ class World:
         for machine in down:
             world_threads.sleep(self._random.uniform(*DOWN_SECONDS))
             following = self._machine(machine.number)
-            if machine.directory.exists():
-                (self._root / f"left{machine.directory.name}").rename(following.directory)
+            left = self._left(machine.directory)
+            if left.exists():
+                left.rename(following.directory)
+                self._disks.pop(machine.directory, None)
             self._machines[machine.number] = following
             self._start(following)
         return bool(down)
 
-    def _crash_due(self) -> int:
-        """Crash the machine that is to crash at this point; returns the point of the next."""
-        while self._crashes and self._crashes[0].point <= self.scheduler.points:
-            self._crash(self._crashes.pop(0))
-        return self._crashes[0].point if self._crashes else NEVER
+    def _fail_due(self) -> int:
+        """Have happen what is to at this point; returns the point of the next fault."""
+        while self._faults and self._faults[0].point <= self.scheduler.points:
+            fault = self._faults.pop(0)
+            if isinstance(fault, Crash):
+                nodes = self._machines[1:]
+                number = fault.machine % len(self._machines)
+                is_of_all = fault.power and number > 0
+                self._crash(nodes if is_of_all else [self._machines[number]], power=fault.power)
+            elif self._record is not None:
+                until_ns = self.scheduler.now_ns + fault.milliseconds * 10**6
+                self._failing_until_ns = max(self._failing_until_ns, until_ns)
+                fail_calls(
+                    self._failing,
+                    fault.ending,
+                    kind=fault.kind,
+                    after=fault.after,
+                    count=fault.count,
+                )
+        return self._faults[0].point if self._faults else NEVER
 
-    def _crash(self, crash: Crash) -> None:
-        machine = self._machines[crash.machine % len(self._machines)]
-        if machine.life.dead:
+    def _crash(self, machines: Sequence[Machine], *, power: bool) -> None:
+        """End processes; where power is lost, so is what was not synced."""
+        machines = [each for each in machines if not each.life.dead]
+        for machine in machines:
+            for opened in machine.locked:
+                opened.close()  # Its locks end with a process.
+            if machine.directory.exists():
+                self._leave(machine.directory, self._left(machine.directory), power)
+            self.scheduler.crash(machine.life, [self.scheduler.main, *self._clients])
+            self.wire.crash(machine.life)
+        pages = self._root / "pages"
+        if power and self._program.nodes and machines and machines[0].number:
+            left = self._left(pages)
+            self._leave(pages, left, power)
+            pages.rename(self._root.with_name(f"pages before {self.scheduler.points}"))
+            left.rename(pages)
+            self._hold(pages)
+
+    def _left(self, directory: Path) -> Path:
+        """Return where to put what a crash leaves of a directory: it is not recorded there."""
+        return self._root.with_name(f"left of {directory.name}")
+
+    def _hold(self, directory: Path) -> None:
+        """Take what a directory has now for durable, and follow what is done to it."""
+        if self._record is not None and directory.exists():
+            self._follow()
+            disk = self._disks[directory] = Disk(directory, self._random)
+            disk.hold()
+
+    def _follow(self) -> None:
+        """Have disks follow what was done since the last time."""
+        if self._record is None or not self._record.exists():
             return
-        for opened in machine.locked:
-            opened.close()  # Its locks end with a process.
-        if machine.directory.exists():
-            self._leave(
-                machine.directory, self._root / f"left{machine.directory.name}", crash.power
-            )
-        self.scheduler.crash(machine.life, [self.scheduler.main, *self._clients])
-        self.wire.crash(machine.life)
+        with self._record.open("rb") as record:
+            record.seek(self._recorded)
+            raw = record.read()
+        self._recorded += len(raw)
+        for change in changes_of(raw):
+            for directory, disk in self._disks.items():
+                if change.path.is_relative_to(directory):
+                    disk.follow(change)
 
     def _leave(self, directory: Path, left: Path, power: bool) -> None:
         """Make what a crash leaves of a directory: all that was written, or what was synced."""
         if self._record is None or not power:
             shutil.copytree(directory, left)
             return
-        with self._record.open("rb") as record:
-            record.seek(self._recorded)
-            for change in changes_of(record.read()):
-                self._disk.follow(change)
-        self._disk.state(self._random, left)
+        self._follow()
+        self._disks[directory].state(self._random, left)
 
     def _end(self) -> None:
         """Read everything on each machine, stop them, and check the directory."""

@@ -38,7 +38,28 @@ class Crash(NamedTuple):
     """Scheduling point at which it comes."""
     machine: int
     power: bool = False
-    """Whether power is lost; else the process is killed, and what it wrote stays."""
+    """Whether power is lost, of nodes all at once; else what the process wrote stays."""
+
+
+class DiskFault(NamedTuple):
+    """A while in which the disks fail calls."""
+
+    point: int
+    """Scheduling point at which it begins."""
+    kind: str
+    """What `fail_calls` takes: "full", "write" or "sync"."""
+    ending: str
+    """How the paths of the files end."""
+    after: int
+    """How many calls succeed before."""
+    count: int
+    """How many fail."""
+    milliseconds: int
+
+
+DISK_KINDS = ("full", "full", "write", "sync", "sync")
+DISK_ENDINGS = ("", "-wal", "/segments/*")
+"""Of all files, of the log of metadata, of segments."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +71,7 @@ class Program:
         nodes: Nodes of a metadata service; 0: one server with a directory.
         clients: The operations of each.
         crashes: In their order.
+        disk_faults: In their order.
         merges: Whether maintenance merges pages into segments as soon as it may.
     """
 
@@ -58,6 +80,7 @@ class Program:
     clients: tuple[tuple[Operation, ...], ...]
     crashes: tuple[Crash, ...]
     merges: bool = False
+    disk_faults: tuple[DiskFault, ...] = ()
 
     @classmethod
     def of(cls, seed: int) -> "Program":
@@ -79,10 +102,14 @@ class Program:
         end = POINTS * (most + 4) // 18
         points = random.sample(range(200, end), random.choice((0, 1, 1, 2, 4)))
         crashes = tuple(
-            Crash(point, random.randrange(nodes + 1), power=not nodes and random.random() < 0.5)
+            Crash(point, random.randrange(nodes + 1), power=random.random() < 0.5)
             for point in sorted(points)
         )
-        return cls(f"schedule {seed}", nodes, tuple(clients), crashes, merges=seed % 4 == 1)
+        faults = tuple(
+            _disk_fault(random, point)
+            for point in sorted(random.sample(range(200, end), random.choice((0, 0, 0, 1, 3))))
+        )
+        return cls(f"schedule {seed}", nodes, tuple(clients), crashes, seed % 4 == 1, faults)
 
     @classmethod
     def all_of(cls, nodes: int, merges: bool) -> "Program":
@@ -100,6 +127,8 @@ class Program:
             yield replace(self, clients=_without(self.clients, index, 1))
         for index in range(len(self.crashes)):
             yield replace(self, crashes=_without(self.crashes, index, 1))
+        for index in range(len(self.disk_faults)):
+            yield replace(self, disk_faults=_without(self.disk_faults, index, 1))
         for index, operations in enumerate(self.clients):
             size = max(1, len(operations) // 2)
             while size:
@@ -112,7 +141,7 @@ class Program:
     def __str__(self) -> str:
         """Return it as lines."""
         lines = [f"{self.schedule!r}, {self.nodes or 'no'} nodes{', merges' * self.merges}"]
-        lines += [f"  {crash}" for crash in self.crashes]
+        lines += [f"  {each}" for each in (*self.crashes, *self.disk_faults)]
         for number, operations in enumerate(self.clients):
             lines += [f"  client {number}:", *(f"    {each}" for each in operations)]
         return "\n".join(lines)
@@ -146,6 +175,18 @@ _KINDS = {
     "stage": ("publish", "publish", "push", "pause"),
     "upkeep": ("drain", "delete", "maintain", "pause", "pause", "reclaim"),
 }
+
+
+def _disk_fault(random: Random, point: int) -> DiskFault:
+    count = random.choice((1, 1, 3, 1_000))
+    return DiskFault(
+        point,
+        random.choice(DISK_KINDS),
+        random.choice(DISK_ENDINGS),
+        random.choice((0, 0, 1, 3)),
+        count,
+        random.choice((100, 700, 3_000)),
+    )
 
 
 def _client(

@@ -11,7 +11,7 @@ from history import Look, Place, Push
 from programs import KEYS, TOPICS, Operation
 from world_threads import Crashed
 
-from wings_core.errors import OffsetOutOfRange, Unavailable
+from wings_core.errors import Internal, OffsetOutOfRange, ResourceExhausted, Unavailable
 from wings_core.fetch.chunks import FetchedChunk
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.fetcher import UNLIMITED, Cancel, Read
@@ -73,6 +73,10 @@ class LostError(Exception):
     """The machine crashed in a call, or could not be reached; whether it did it is unknown."""
 
 
+class RefusedError(LostError):
+    """The disk failed, and it was not done."""
+
+
 class Client:
     """One client.
 
@@ -110,8 +114,12 @@ class Client:
     def send(self, operation: Operation) -> None:
         """Push without a sequence, once, whatever comes of it."""
         push = self._new(operation, None)
-        with suppress(LostError):
+        try:
             self._call(self._try, [(push, None)])
+        except RefusedError:
+            push.refused = True
+        except LostError:
+            pass
 
     def publish(self, operation: Operation) -> None:
         """Stage a batch in each topic and publish both at once; again until that is known."""
@@ -271,9 +279,13 @@ class Client:
         except Crashed:
             raise LostError from None
         except Unavailable as error:
-            if not self._world.has_nodes:
+            if not (self._world.has_nodes or self._world.disk_fails):
                 raise AssertionError("unavailable, though nothing had failed") from error
             raise LostError from error
+        except (Internal, ResourceExhausted) as error:
+            if not self._world.disk_fails:
+                raise
+            raise RefusedError from error
 
     def _again(self, work: Callable[..., object], *arguments: object) -> bool:
         """Call a log; returns whether it was lost, after a pause."""

@@ -66,6 +66,8 @@ class Life:
 
     name: str
     dead: bool = False
+    clock_ns: int = 0
+    """How far its clock of the time of day is ahead."""
 
 
 @dataclass(eq=False)
@@ -429,7 +431,7 @@ def _monotonic() -> float:
 
 
 def _time_ns() -> int:
-    return EPOCH_NS if world is None else EPOCH_NS + world.now_ns
+    return EPOCH_NS if world is None else EPOCH_NS + world.now_ns + world.current.life.clock_ns
 
 
 def sleep(seconds: float) -> None:

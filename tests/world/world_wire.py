@@ -1,8 +1,8 @@
 """The wire between nodes and their metadata service: gRPC's part, simulated.
 
 Requests and responses cross it as bytes, each late, and now and then the connection is cut before
-or after the service did what was asked. A call whose deadline has passed is not begun, as the
-service has it. `OffsetLocation`, whose long polls are coroutines there, is answered by a thread
+or after the service did what was asked, the service gets a request twice, or its answer comes when
+the caller has given up. A call whose deadline has passed is not begun, as the service has it. `OffsetLocation`, whose long polls are coroutines there, is answered by a thread
 here, and no topic can be watched.
 """
 
@@ -34,6 +34,9 @@ SLOW_SECONDS = (0.05, 3.0)
 
 SLOW_CHANCE = 0.02
 CUT_CHANCE = 0.04
+TWICE_CHANCE = 0.04
+LATE_CHANCE = 0.003
+"""Of an answer that comes when the caller has given up."""
 
 
 class CallFailed(grpc.RpcError, grpc.Call):
@@ -162,8 +165,13 @@ class Wire:
             if self._is_cut():
                 call.end(error=_cut())
             elif self.scheduler.now_ns < call.until_ns:
+                if self._happens(TWICE_CHANCE):
+                    self._answer(path, data)
                 response, error = self._answer(path, data)
                 self._pass()
+                if self._happens(LATE_CHANCE):
+                    self.faults += 1
+                    world_threads.sleep((call.until_ns - self.scheduler.now_ns) / 1e9)
                 call.end(response, _cut() if self._is_cut() else error)
             self._calls = [each for each in self._calls if each is not call]
 
@@ -178,13 +186,16 @@ class Wire:
             return None, _failed(status_of(error), error_message(error), error_body(error))
 
     def _pass(self) -> None:
-        is_slow = self.fails and self._random.random() < SLOW_CHANCE
+        is_slow = self._happens(SLOW_CHANCE)
         world_threads.sleep(self._random.uniform(*(SLOW_SECONDS if is_slow else DELAY_SECONDS)))
 
     def _is_cut(self) -> bool:
-        is_cut = self.fails and self._random.random() < CUT_CHANCE
+        is_cut = self._happens(CUT_CHANCE)
         self.faults += is_cut
         return is_cut
+
+    def _happens(self, chance: float) -> bool:
+        return self.fails and self._random.random() < chance
 
     def _offset_location(self, request: Any) -> Any:
         assert self._metadata is not None
