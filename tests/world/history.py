@@ -26,6 +26,8 @@ class Push:
     placed: dict[str, int] | None = None
     """Where each partition's rows begin, once acknowledged."""
     acked_ns: int = 0
+    times: dict[str, int] = field(default_factory=dict[str, int])
+    """The timestamps that it got, as they were acknowledged."""
     refused: bool = False
     """Whether it was sent once, and refused by an error that says it is not there."""
 
@@ -178,7 +180,15 @@ class History:
                 assert len(shown) + len(parts) <= 1, f"{look} saw a part of {ranges}"
 
     def _check_order(self, place: Place, offsets: Mapping[int, int]) -> None:
-        """Check that pushes of a producer are in the order in which it sent them."""
+        """Check that pushes of a producer are in the order in which it sent them, times too."""
+        topic, partition = place
+        stamped = sorted(
+            (push.placed[partition], push.times[partition])
+            for push in self.pushes
+            if push.topic == topic and push.placed is not None and partition in push.times
+        )
+        times = [time for _, time in stamped]
+        assert times == sorted(times), f"times of {place} go back: {stamped}"
         last: dict[str, int] = {}
         for push in self.pushes:
             if push.topic != place[0] or push.producer is None:

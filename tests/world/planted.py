@@ -11,13 +11,14 @@ from typing import Any
 
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.maintain import drain
-from wings_core.metadata import pool
+from wings_core.metadata import judge, pool
 from wings_core.metadata.judge import Judge
+from wings_core.metadata.remote import channel
 from wings_core.metadata.sqlite import commit, database, writer
 from wings_core.metadata.store import consumers, stages
 from wings_core.metadata.store import maintenance as store_maintenance
 from wings_core.metadata.waiting import Waiters, Wake
-from wings_core.storage import segments
+from wings_core.storage import files, segments
 from wings_core.times import Deadline
 
 
@@ -114,21 +115,35 @@ BUGS: dict[str, Bug] = {
     "a consumer's second commit is not stored": Bug(
         consumers, "commit_offsets", 'SET "offset" = excluded.', 'SET "offset" = consumer_offsets.'
     ),
+    "a sync of a segment that failed is taken for done": Bug(
+        files.SystemFiles,
+        "sync",
+        "sync_data(descriptor)",
+        "with suppress(OSError): sync_data(descriptor)",
+    ),
+    "what a commit that failed changed stays in the cache": Bug(
+        database.SqliteDatabase,
+        "write",
+        "Ctrl-C too, which may come between the commit and this.\n            cache.forget()",
+        "\n            pass",
+    ),
+    "a commit that failed is not fenced off": Bug(
+        writer.SqliteWriter, "transaction", "self._fence_off()", "pass"
+    ),
+    "the log of metadata is not written again at a start": Bug(
+        writer.SqliteWriter, "_open", "self._settle(connection, sync=True)", "pass"
+    ),
+    "a segment that failed is written to again": Bug(
+        segments.SegmentStore, "_abandon", "self._finish()", "pass"
+    ),
+    "timestamps go back with the clock": Bug(
+        judge.PartitionDraft, "append", "timestamp = last", "pass"
+    ),
+    "a call without an answer is said not to be done": Bug(
+        channel, "error_of", "in_doubt=True", "in_doubt=False"
+    ),
 }
 
 FOUND_BY: dict[str, int] = {
-    "a node looks where pages were before a drain": 98,
-    "metadata is not synced": 3,
-    "segments are not synced": 22,
-    "a push that is repeated is committed again": 7,
-    "a flush whose answer was lost is committed again": 2,
-    "a reader looks before it listens": 21,
-    "a reader that is woken wakes no other": 22,
-    "retention takes the page that has the offset": 18,
-    "a drain joins rows in another order": 7,
-    "a publish is not remembered": 10,
-    "a turn at a connection is lost": 1,
-    "a row less is enough": 9,
-    "a follower hears nothing": 7,
 }
 """Worlds that show those that the first does not, as the code is now; they are tried first."""

@@ -74,7 +74,7 @@ class LostError(Exception):
 
 
 class RefusedError(LostError):
-    """The disk failed, and it was not done."""
+    """The disk failed, or there was no connection, and it was not done."""
 
 
 class Client:
@@ -281,7 +281,7 @@ class Client:
         except Unavailable as error:
             if not (self._world.has_nodes or self._world.disk_fails):
                 raise AssertionError("unavailable, though nothing had failed") from error
-            raise LostError from error
+            raise (LostError if error.facts.get("in_doubt") else RefusedError) from error
         except (Internal, ResourceExhausted) as error:
             if not self._world.disk_fails:
                 raise
@@ -348,6 +348,7 @@ class Client:
                         start = after.get(partition, start)
                         after[partition] = start + len(push.rows[partition])
                     placed[partition] = start
+                    push.times[partition] = part.timestamp
                 push.acknowledge(placed, self._scheduler.now_ns)
 
     def _prepare(
