@@ -144,6 +144,5 @@ BUGS: dict[str, Bug] = {
     ),
 }
 
-FOUND_BY: dict[str, int] = {
-}
+FOUND_BY: dict[str, int] = {}
 """Worlds that show those that the first does not, as the code is now; they are tried first."""

@@ -189,9 +189,7 @@ def _disk_fault(random: Random, point: int) -> DiskFault:
     )
 
 
-def _client(
-    random: Random, kind: str, hot: tuple[str, str], most: int
-) -> tuple[Operation, ...]:
+def _client(random: Random, kind: str, hot: tuple[str, str], most: int) -> tuple[Operation, ...]:
     """Draw a client's operations, most of them at the place where most clients are."""
     topic, partition = hot
     if random.random() < 0.2:

@@ -12,7 +12,14 @@ import pytest
 from breakable_proxy import breakable
 from fix_metadata import NOON, SCHEMA, Clock, RemoteOverSqlite
 
-from wings_core.errors import GroupNotFound, NamespaceNotFound, TopicNotFound, Unavailable
+from wings_core.errors import (
+    GroupNotFound,
+    Internal,
+    NamespaceNotFound,
+    ResourceExhausted,
+    TopicNotFound,
+    Unavailable,
+)
 from wings_core.metadata.remote import RemoteMetadata, channel
 from wings_core.model import NamespaceState, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
@@ -249,6 +256,36 @@ def test_a_call_that_took_long_before_its_answer_was_lost_is_asked_for_again_all
     monkeypatch.setattr(service, "call", answer)
     assert service.call_repeatedly(method, b"") == 7
     assert calls == 2
+    service.close()
+
+
+def test_a_repetition_that_the_disk_fails_says_nothing_of_the_call_whose_answer_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a push that is in the log would be refused as one that never will be."""
+    answers: list[Exception] = [
+        Unavailable("no answer", in_doubt=True),
+        Internal("the fence of an earlier commit cannot be written"),
+        ResourceExhausted("there is no room on the disk"),
+    ]
+
+    def answer(*_: object, **__: object) -> int:
+        if answers:
+            raise answers.pop(0)
+        return 7
+
+    service = channel.ServiceChannel("127.0.0.1:1")
+    method = service.channel.unary_unary("/never/called")
+    monkeypatch.setattr(service, "call", answer)
+    assert service.call_repeatedly(method, b"") == 7
+    monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", 0.0)
+    answers += [Unavailable("no answer", in_doubt=True)]
+    with pytest.raises(Unavailable) as caught:
+        service.call_repeatedly(method, b"")
+    assert caught.value.facts["in_doubt"] is True
+    answers += [Internal("the disk failed")]
+    with pytest.raises(Internal):
+        service.call_repeatedly(method, b"")
     service.close()
 
 

@@ -248,7 +248,8 @@ class ServiceChannel:
                 if until is None or gone is None:
                     raise
                 return gone
-            except Unavailable as error:
+            except (Unavailable, Internal, ResourceExhausted) as error:
+                # A repetition that the service's disk fails says nothing of the first call.
                 if until is None:
                     if not error.facts.get("in_doubt"):
                         raise
