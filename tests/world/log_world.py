@@ -329,8 +329,8 @@ class World:
         """Take what a directory has now for durable, and follow what is done to it."""
         if self._record is not None and directory.exists():
             self._follow()
-            disk = self._disks[directory] = Disk(directory, self._random)
-            disk.hold()
+            self._disks[directory] = Disk(directory, self._random)
+            self._disks[directory].hold()
 
     def _follow(self) -> None:
         """Have disks follow what was done since the last time."""
@@ -341,9 +341,9 @@ class World:
             raw = record.read()
         self._recorded += len(raw)
         for change in changes_of(raw):
-            for directory, disk in self._disks.items():
+            for directory, followed in self._disks.items():
                 if change.path.is_relative_to(directory):
-                    disk.follow(change)
+                    followed.follow(change)
 
     def _leave(self, directory: Path, left: Path, power: bool) -> None:
         """Make what a crash leaves of a directory: all that was written, or what was synced."""

@@ -139,7 +139,7 @@ class Scheduler:
             self._act(task)
 
     def _act(self, task: Task) -> None:
-        """Do what is due at this point: crash, stall, wake threads, or let another have the turn."""
+        """Do what is due at this point: crash, stall, wake threads, or hand the turn over."""
         if self.points > POINTS_MAX and self.failure is None:
             self.fail(StuckError(f"{POINTS_MAX} points passed: {self._where()}"))
         if self.points >= self.alarm:

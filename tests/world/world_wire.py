@@ -2,8 +2,9 @@
 
 Requests and responses cross it as bytes, each late, and now and then the connection is cut before
 or after the service did what was asked, the service gets a request twice, or its answer comes when
-the caller has given up. A call whose deadline has passed is not begun, as the service has it. `OffsetLocation`, whose long polls are coroutines there, is answered by a thread
-here, and no topic can be watched.
+the caller has given up. A call whose deadline has passed is not begun, as the service has it.
+`OffsetLocation`, whose long polls are coroutines there, is answered by a thread here, and no topic
+can be watched.
 """
 
 from collections.abc import Callable
