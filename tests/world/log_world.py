@@ -13,10 +13,13 @@ from pathlib import Path
 from random import Random
 
 import world_threads
+from group_clients import GroupClient, committed_of
+from group_history import GroupHistory
+from group_machines import GroupLog, connect
 from history import History, Place
 from power_loss import Disk, changes_of, fail_calls
-from programs import TOPICS, Crash, DiskFault, Operation, Program
-from world_clients import SCHEMA, Client, numbers_of, places_of
+from programs import OUTPUTS, TOPICS, Crash, DiskFault, Operation, Program
+from world_clients import SCHEMA, numbers_of, places_of
 from world_threads import NEVER, Crashed, Life, Scheduler, Task
 from world_wire import Wire
 
@@ -120,6 +123,7 @@ class World:
         self, program: Program, directory: Path, record: Path | None, ready: Path | None = None
     ) -> None:
         self.history = History()
+        self.groups = GroupHistory()
         self.scheduler = Scheduler(program.schedule)
         self.has_nodes = program.nodes > 0
         self._program = program
@@ -144,6 +148,7 @@ class World:
         """What may be durable of each directory."""
         self.wire = Wire(self.scheduler, self._random)
         self._machines = [self._machine(number) for number in range(program.nodes + 1)]
+        connect(self)
 
     def run(self) -> None:
         """Run it to its end.
@@ -185,6 +190,10 @@ class World:
             self.scheduler.wake(task)
         self.lookers.clear()
 
+    def machine(self, number: int) -> Machine:
+        """Return a machine by its number, up or not."""
+        return self._machines[number]
+
     def _prepare(self) -> None:
         for machine in self._machines:
             self._start(machine)
@@ -192,7 +201,7 @@ class World:
         machine = self.up(0)
         with self.scheduler.calling(machine.life):
             assert machine.log is not None
-            for name, key in TOPICS.items():
+            for name, key in {**TOPICS, **OUTPUTS}.items():
                 machine.log.admin.create_topic(TopicName.parse(name), SCHEMA, key, config)
         self._stop()
 
@@ -210,7 +219,7 @@ class World:
         for number, operations in enumerate(self._program.clients):
             if operations:
                 self.doing[number] = operations[0], self.scheduler.now_ns
-            work = partial(Client(self, number).run, operations)
+            work = partial(GroupClient(self, number).run, operations)
             self._clients.append(self.scheduler.start(f"client {number}", work))
         quiet_ns = self.scheduler.now_ns
         while not all(client.life.dead for client in self._clients):
@@ -253,15 +262,23 @@ class World:
                 elif nodes:
                     opened = self._open(machine, self._root / "pages", "pages")
                     metadata = RemoteMetadata("service:1")
-                    machine.log = Log.open(OneDirectory(opened, metadata), LIMITS)
+                    self._serve(machine, OneDirectory(opened, metadata))
                 else:
                     opened = self._open(machine, machine.directory, "all")
-                    machine.log = Log.open(OneDirectory(opened), LIMITS)
+                    self._serve(machine, OneDirectory(opened))
         except Crashed:
             pass
         except (Unavailable, Internal, ResourceExhausted, OSError):
             assert self.disk_fails or nodes
             self._crash([machine], power=False)
+
+    def _serve(self, machine: Machine, deployment: OneDirectory) -> None:
+        if not self._program.groups:
+            machine.log = Log.open(deployment, LIMITS)
+            return
+        log = GroupLog.open(deployment, LIMITS)
+        log.serve(self, machine.number, machine.life.name)
+        machine.log = log
 
     def _open(self, machine: Machine, directory: Path, use: Use) -> DataDirectory:
         opened = DataDirectory.open(directory, use)
@@ -362,6 +379,7 @@ class World:
                     for consumer in sorted({name for name, _ in self.history.offered}):
                         stored = machine.log.registry.get_offsets(consumer)
                         self.history.see_offsets(consumer, places_of(stored))
+                    self.groups.check(self.history, partial(committed_of, machine.log))
         self._stop()
         directory = self._machines[0].directory
         if self._program.nodes:
@@ -379,7 +397,7 @@ class World:
 
     def _read_all(self, log: Log) -> dict[Place, tuple[int, list[int]]]:
         found: dict[Place, tuple[int, list[int]]] = {}
-        for name in TOPICS:
+        for name in self._program.topics:
             topic = log.admin.get_topic(TopicName.parse(name))
             for state in log.registry.partition_states(topic.uuid):
                 start, stop = state.log_start_offset, state.next_offset

@@ -9,16 +9,19 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+from wings_core.consumer_groups.group import ConsumerGroup
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.maintain import drain
 from wings_core.metadata import judge, pool
 from wings_core.metadata.judge import Judge
 from wings_core.metadata.sqlite import commit, database, writer
-from wings_core.metadata.store import consumers, stages
+from wings_core.metadata.store import consumers, stages, transactions
 from wings_core.metadata.store import maintenance as store_maintenance
+from wings_core.metadata.store.transactions import DatabaseTransactions
 from wings_core.metadata.waiting import Waiters, Wake
 from wings_core.storage import files, segments
 from wings_core.times import Deadline
+from wings_server.flight import do_get
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,38 @@ BUGS: dict[str, Bug] = {
     "timestamps go back with the clock": Bug(
         judge.PartitionDraft, "append", "timestamp = last", "pass"
     ),
+    "a publish of an earlier epoch is let through": Bug(
+        stages, "check_epoch", "if epoch == begun:", "if True:"
+    ),
+    "a producer of an earlier epoch is let through": Bug(
+        transactions, "check_producer", "if found.epoch != producer.epoch:", "if False:"
+    ),
+    "a publish leaves the offsets out": Bug(
+        stages, "publish", "commit_offsets(connection, offsets, now)", "pass"
+    ),
+    "an aborted transaction commits its offsets": Bug(
+        DatabaseTransactions,
+        "end",
+        "_delete(connection, found)",
+        "[commit_offsets(connection, each, 0) for each in _commits(connection, name)]\n"
+        "        _delete(connection, found)",
+    ),
+    "an aborted transaction shows its rows": Bug(
+        DatabaseTransactions, "end", "if commit:", "if True:"
+    ),
+    "a transaction shows its rows as they come": Bug(
+        Judge, "_accept", "if batch.stage is not None:", "if False:"
+    ),
+    "a late transaction is committed": Bug(
+        DatabaseTransactions, "expire", "self._expire(name)", "pass"
+    ),
+    "a member gets what another one still reads": Bug(
+        ConsumerGroup, "_reconcile", "wanted &= ~other.held.get(topic, 0)", "pass"
+    ),
+    "sessions never end": Bug(ConsumerGroup, "expire", "if end <= now]", "if end <= now - 1_000]"),
+    "a group that is taken over begins at the start": Bug(
+        do_get, "_open", "dict(committed(log.registry, topic, ticket))", "{}"
+    ),
 }
 
 FOUND_BY: dict[str, int] = {
@@ -141,5 +176,17 @@ FOUND_BY: dict[str, int] = {
     "a node looks where pages were before a drain": 191,
     "a sync of a segment that failed is taken for done": 166,
     "timestamps go back with the clock": 18,
+    "a row less is enough": 9,
+    "a follower hears nothing": 7,
+    "a publish of an earlier epoch is let through": 67,
+    "a producer of an earlier epoch is let through": 123,
+    "a publish leaves the offsets out": 4,
+    "an aborted transaction commits its offsets": 67,
+    "an aborted transaction shows its rows": 67,
+    "a transaction shows its rows as they come": 4,
+    "a late transaction is committed": 11,
+    "a member gets what another one still reads": 4,
+    "sessions never end": 11,
+    "a group that is taken over begins at the start": 4,
 }
 """Worlds that showed those that the first does not; they are tried first."""

@@ -17,6 +17,8 @@ NODES = 2
 """Nodes of a world that has some."""
 OPERATIONS_MAX = (3, 4, 6, 14)
 """Most operations of each client: small worlds take a third of the time of large ones."""
+OUTPUTS = {"out": "k", "done": None}
+"""Topics that members of groups write to, where there are groups."""
 POINTS = 2_500
 """Scheduling points within which machines crash; a program without crashes passes about as many."""
 
@@ -73,6 +75,7 @@ class Program:
         crashes: In their order.
         disk_faults: In their order.
         merges: Whether maintenance merges pages into segments as soon as it may.
+        groups: Whether machines run consumer groups.
     """
 
     schedule: str
@@ -81,10 +84,14 @@ class Program:
     crashes: tuple[Crash, ...]
     merges: bool = False
     disk_faults: tuple[DiskFault, ...] = ()
+    groups: bool = False
 
     @classmethod
     def of(cls, seed: int) -> "Program":
-        """Draw the program of a seed: every third is of nodes, every fourth merges."""
+        """Draw the program of a seed.
+
+        Every third is of nodes, every fourth merges, and every seventh has a consumer group.
+        """
         random = Random(f"program {seed}")
         nodes = NODES if seed % 3 == 2 else 0
         kinds = [
@@ -93,10 +100,15 @@ class Program:
             *["drain"] * (nodes and random.randrange(2)),
             *random.choices(tuple(_KINDS), k=random.randint(0, 3)),
         ]
+        groups = seed % 7 == 4
+        if groups:
+            kinds = ["drain"]
         hot = random.choice(tuple(TOPICS)), random.choice(KEYS)
         most = random.choice(OPERATIONS_MAX)
         clients = [_client(random, kind, hot, most) for kind in kinds]
         clients += clients[1:2] * random.choice((0, 0, 1, 2))  # Readers go together, often.
+        if groups:
+            clients = [*clients[:1], *_group_clients(random)]
         if any(each.kind == "publish" for operations in clients for each in operations):
             clients.append((Operation("look"),))
         end = POINTS * (most + 4) // 18
@@ -109,7 +121,9 @@ class Program:
             _disk_fault(random, point)
             for point in sorted(random.sample(range(200, end), random.choice((0, 0, 0, 1, 3))))
         )
-        return cls(f"schedule {seed}", nodes, tuple(clients), crashes, seed % 4 == 1, faults)
+        return cls(
+            f"schedule {seed}", nodes, tuple(clients), crashes, seed % 4 == 1, faults, groups
+        )
 
     @classmethod
     def all_of(cls, nodes: int, merges: bool) -> "Program":
@@ -120,6 +134,11 @@ class Program:
             for topic in TOPICS
         ]
         return cls("all", nodes, tuple(clients), (), merges)
+
+    @property
+    def topics(self) -> dict[str, str | None]:
+        """All topics and their key columns."""
+        return {**TOPICS, **(OUTPUTS if self.groups else {})}
 
     def smaller(self) -> Iterator["Program"]:
         """Yield programs with a client, a crash, or some operations less."""
@@ -140,7 +159,8 @@ class Program:
 
     def __str__(self) -> str:
         """Return it as lines."""
-        lines = [f"{self.schedule!r}, {self.nodes or 'no'} nodes{', merges' * self.merges}"]
+        kind = f"{', merges' * self.merges}{', groups' * self.groups}"
+        lines = [f"{self.schedule!r}, {self.nodes or 'no'} nodes{kind}"]
         lines += [f"  {each}" for each in (*self.crashes, *self.disk_faults)]
         for number, operations in enumerate(self.clients):
             lines += [f"  client {number}:", *(f"    {each}" for each in operations)]
@@ -204,3 +224,42 @@ def _client(random: Random, kind: str, hot: tuple[str, str], most: int) -> tuple
         )
         for _ in range(random.randint(2, most))
     )
+
+
+def _group_clients(random: Random) -> list[tuple[Operation, ...]]:
+    """Draw what groups read, members of one, one that resets or reads, and the last member."""
+    group = random.choice(("exact", "exact", "exact", "loose"))
+    feeds = [
+        tuple(
+            each
+            for _ in range(random.randint(3, 8))
+            for each in (
+                Operation(
+                    random.choice(("push", "push", "burst", "send")),
+                    topic,
+                    random.choice(KEYS),
+                    random.choice((1, 3, 20)),
+                    random.choice((0, 1)),
+                ),
+                Operation("pause", milliseconds=random.choice((200, 500, 900))),
+            )
+        )
+        for topic in TOPICS
+    ]
+    members = [
+        tuple(
+            Operation(
+                random.choice(("work", "work", "vanish", "linger", "dawdle", "dawdle")),
+                group,
+                random.choice(KEYS),
+                random.choice((1, 2, 4)),
+                random.choice((200, 301, 500)),
+            )
+            for _ in range(random.randint(1, 2))
+        )
+        for _ in range(random.randint(2, 3))
+    ]
+    pause = Operation("pause", milliseconds=random.choice((1_500, 3_000, 5_000)))
+    other = Operation(random.choice(("reset", "audit")), group, rows=random.randint(1, 2))
+    last = Operation("settle", group, random.choice(KEYS))
+    return [*feeds, *members, (pause, other) * 2, (last,)]

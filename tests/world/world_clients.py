@@ -162,8 +162,8 @@ class Client:
         """Read on in a partition until a deadline."""
         self._read(operation, UNLIMITED, UNLIMITED)
 
-    def scan(self, operation: Operation) -> None:
-        """Read all of a topic once, every partition from its start to its end."""
+    def scan(self, operation: Operation) -> bool:
+        """Read all of a topic, every partition to its end; returns whether no machine was lost."""
 
         def scan(log: Log) -> None:
             topic = self._topic(log, operation.topic)
@@ -184,8 +184,11 @@ class Client:
                 end = found.get((operation.topic, str(each.partition)), each.next_offset)
                 assert end >= each.next_offset, f"a scan ends at {end}, before {each.next_offset}"
 
-        with suppress(LostError):
+        try:
             self._call(scan)
+        except LostError:
+            return False
+        return True
 
     def look(self, _: Operation) -> None:
         """Look where all partitions stand as a publish begins, while other clients are at work."""
