@@ -65,6 +65,9 @@ BATCHES_OF_A_LIFE = 1 << 32
 LOST_CHANCE = 0.04
 """How often the answer of a server is lost, while there are faults."""
 
+WORK_SECONDS = 20
+"""Longest time for which a member begins another round: less than worlds may take."""
+
 ROUNDS_EACH = 4
 """How often a member looks for something to read, for each commit that it is to make."""
 
@@ -188,8 +191,9 @@ class GroupClient(Client):
         while operation.topic in self._groups.stopped:
             world_threads.sleep(RETRY_SECONDS)
         member, left = self._member(operation.topic), operation.rows
+        until_ns = self._scheduler.now_ns + WORK_SECONDS * 10**9
         for _ in range(operation.rows * ROUNDS_EACH):
-            if not left or self._is_stopped(member):
+            if not left or self._is_stopped(member) or self._scheduler.now_ns > until_ns:
                 break
             if self._round(member, operation, lingers):
                 left, lingers = left - 1, 0.0

@@ -316,7 +316,7 @@ class World:
                     fault.ending,
                     kind=fault.kind,
                     after=fault.after,
-                    count=fault.count,
+                    count=fault.calls,
                 )
         return self._faults[0].point if self._faults else NEVER
 

@@ -54,7 +54,7 @@ class DiskFault(NamedTuple):
     """How the paths of the files end."""
     after: int
     """How many calls succeed before."""
-    count: int
+    calls: int
     """How many fail."""
     milliseconds: int
 
