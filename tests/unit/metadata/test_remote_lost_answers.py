@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import grpc
@@ -236,6 +237,17 @@ def test_where_the_answer_to_a_look_is_lost_nothing_is_in_doubt(
     assert "in_doubt" not in error.facts
 
 
+class Answering(channel.ServiceChannel):
+    """One whose calls are answered by a function."""
+
+    def __init__(self, answer: Callable[[], int]) -> None:
+        super().__init__("127.0.0.1:1")
+        self._answer = answer
+
+    def call(self, *_: Any, **__: Any) -> Any:
+        return self._answer()
+
+
 def test_a_call_that_took_long_before_its_answer_was_lost_is_asked_for_again_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -243,7 +255,7 @@ def test_a_call_that_took_long_before_its_answer_was_lost_is_asked_for_again_all
     monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", 0.2)
     calls = 0
 
-    def answer(*_: object, **__: object) -> int:
+    def answer() -> int:
         nonlocal calls
         calls += 1
         if calls == 1:
@@ -251,9 +263,8 @@ def test_a_call_that_took_long_before_its_answer_was_lost_is_asked_for_again_all
             raise Unavailable("no answer", in_doubt=True)
         return 7
 
-    service = channel.ServiceChannel("127.0.0.1:1")
+    service = Answering(answer)
     method = service.channel.unary_unary("/never/called")
-    monkeypatch.setattr(service, "call", answer)
     assert service.call_repeatedly(method, b"") == 7
     assert calls == 2
     service.close()
@@ -269,14 +280,13 @@ def test_a_repetition_that_the_disk_fails_says_nothing_of_the_call_whose_answer_
         ResourceExhausted("there is no room on the disk"),
     ]
 
-    def answer(*_: object, **__: object) -> int:
+    def answer() -> int:
         if answers:
             raise answers.pop(0)
         return 7
 
-    service = channel.ServiceChannel("127.0.0.1:1")
+    service = Answering(answer)
     method = service.channel.unary_unary("/never/called")
-    monkeypatch.setattr(service, "call", answer)
     assert service.call_repeatedly(method, b"") == 7
     monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", 0.0)
     answers += [Unavailable("no answer", in_doubt=True)]
