@@ -48,8 +48,10 @@ def started(archive: ClassArchive, home: Path) -> str:
 
 def ended(archive: ClassArchive) -> None:
     """Wait until the process that writes has ended, and take note of it."""
-    cast("Any", archive)._process.wait()
-    archive.write()
+    process = cast("Any", archive)._process
+    if process is not None:  # Else it ended before the archive looked for the first time.
+        process.wait()
+        archive.write()
 
 
 @pytest.fixture
