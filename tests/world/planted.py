@@ -50,9 +50,6 @@ class Bug:
 
 
 BUGS: dict[str, Bug] = {
-    "a node looks where pages were before a drain": Bug(
-        Fetcher, "_fail_page", "read.note()", "pass"
-    ),
     "metadata is not synced": Bug(
         writer.SqliteWriter, "_open", "synchronous=FULL", "synchronous=OFF"
     ),
@@ -161,7 +158,6 @@ BUGS: dict[str, Bug] = {
 }
 
 FOUND_BY: dict[str, int] = {
-    "a node looks where pages were before a drain": 32,
     "segments are not synced": 9,
     "a push that is repeated is committed again": 21,
     "a flush whose answer was lost is committed again": 188,
