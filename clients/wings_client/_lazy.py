@@ -8,7 +8,6 @@ no translation (floats, where NaN compares otherwise; all that is not listed her
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow as pa
 from wings_client._results import ReadResult, tool
 from wings_client.arrow import Schema
 from wings_core.contracts.messages import INT64_MAX
+from wings_core.times import moment_of
 
 Open = Callable[[Sequence[str], str | None], ReadResult]
 """Opens a scan of columns and a filter."""
@@ -197,7 +197,7 @@ def _moment(microseconds: int, zone: Any, kind: Any) -> str | None:
     if not pa.types.is_timestamp(kind) or kind.unit != "us" or (kind.tz is None) != (zone is None):
         return None
     try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+        moment = moment_of(microseconds)
     except OverflowError:
         return None
     text = moment.replace(tzinfo=None).isoformat(" ")

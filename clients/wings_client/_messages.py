@@ -12,7 +12,7 @@ from wings_core.contracts.reads import TimestampOffset
 from wings_core.durations import duration_in
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.partitions import JsonScalar
-from wings_core.times import format_timestamp, parse_timestamp
+from wings_core.times import format_timestamp, moment_of, parse_timestamp
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -20,8 +20,6 @@ OffsetValue = int | str | datetime
 """Where to begin: an offset; a negative number, which counts from the end of each partition;
 `"earliest"`, `"latest"`; or a time with a zone, also as text of RFC 3339, or as `"-1h"`, that long
 before now by this machine's clock: the first message at or after it, else the end of the log."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 TimeValue = datetime | str
 """A time with a zone, or its text as RFC 3339."""
@@ -58,7 +56,7 @@ def offset_of(text: str) -> Literal["earliest", "latest"] | datetime:
             ago_ms = duration_in("ms", text[1:])
             if ago_ms is not None:
                 return datetime.now(UTC) - timedelta(milliseconds=ago_ms)
-        return _EPOCH + timedelta(microseconds=parse_timestamp(text, up=True))
+        return moment_of(parse_timestamp(text, up=True))
     except (InvalidArgument, OverflowError):
         raise InvalidTicket(
             f"{text!r:.80} is not an offset: expected a number, earliest, latest, a time with a "

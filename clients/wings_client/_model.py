@@ -5,7 +5,7 @@ Their fields are the keys of the server's descriptions, or name them by an alias
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cache, cached_property
 from typing import Annotated, Any, NamedTuple, Self, TypeVar, cast
 
@@ -17,16 +17,14 @@ from wings_core.contracts.chunks import EndReason, PartitionEnd, PartitionRange
 from wings_core.names import TopicName
 from wings_core.partitions import JsonScalar
 from wings_core.schemas import schema_from_ipc
-from wings_core.times import parse_timestamp
+from wings_core.times import moment_of, parse_timestamp
 
 PartitionValue = JsonScalar | bytes
 """A partition value as calls take it: of the key column's kind; bytes stand for their base64."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 def _datetime(text: str) -> datetime:
-    return _EPOCH + timedelta(microseconds=parse_timestamp(text))
+    return moment_of(parse_timestamp(text))
 
 
 Moment = Annotated[datetime, BeforeValidator(_datetime)]

@@ -53,6 +53,15 @@ def move_clocks(seconds: float) -> None:
     _ahead_us += round(seconds * 1e6)
 
 
+def moment_of(timestamp: int) -> datetime:
+    """Return a timestamp as a datetime in UTC.
+
+    Raises:
+        OverflowError: It is outside the years 0001 to 9999.
+    """
+    return _EPOCH + timedelta(microseconds=timestamp)
+
+
 def parse_timestamp(text: str, *, up: bool = False) -> int:
     """Parse an RFC 3339 time with a zone into microseconds since the epoch.
 

@@ -10,11 +10,11 @@ NAMES_MAX = 1_000
 """Most topics of the namespace that are compared, by name."""
 
 
-def with_similar(admin: Admin, principal: Principal, error: WingsError) -> WingsError:
-    """Return the error of a call, that of a missing topic with similar topics of its namespace.
+def with_similar(admin: Admin, principal: Principal, error: TopicNotFound) -> TopicNotFound:
+    """Return the error of a missing topic with similar topics of its namespace.
 
     Their ids are in the message, and in the fact `similar`, the best first. Blocks for one look at
-    metadata where a topic is missing.
+    metadata.
 
     Args:
         admin: The topics.
@@ -22,7 +22,7 @@ def with_similar(admin: Admin, principal: Principal, error: WingsError) -> Wings
         error: The error.
     """
     asked = error.facts.get("topic")
-    if not isinstance(error, TopicNotFound) or asked is None or "similar" in error.facts:
+    if asked is None or "similar" in error.facts:
         return error
     try:
         name = TopicName.parse(str(asked))
@@ -32,6 +32,6 @@ def with_similar(admin: Admin, principal: Principal, error: WingsError) -> Wings
     except WingsError:
         return error
     ids = [topic.name.topic for topic in found if principal.may_see(str(topic.name))]
-    hint = did_you_mean(name.topic, ids)
     similar = nearest(name.topic, ids)
+    hint = did_you_mean(name.topic, similar)
     return TopicNotFound(f"{error.message}{hint}", **error.facts, similar=similar)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Literal
@@ -26,7 +26,7 @@ import structlog
 from pydantic import SecretStr
 
 from wings_core.limits import Limits
-from wings_core.times import move_clocks, now_us
+from wings_core.times import moment_of, move_clocks, now_us
 from wings_server import logs
 from wings_server.process import Server
 from wings_server.settings import Address, Settings, load
@@ -98,7 +98,7 @@ class RunningServer(_Addresses):
 
     def now(self) -> datetime:
         """Return the server's time, in UTC: the real one, and as much more as it was moved."""
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=now_us())
+        return moment_of(now_us())
 
     def wait_for_calls(self, calls: int) -> None:
         """Wait until exactly `calls` Flight calls are under way.

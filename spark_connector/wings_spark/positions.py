@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from wings_client import Client, PartitionState, Topic
@@ -10,12 +9,11 @@ from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of, partition_of_value
+from wings_core.times import moment_of
 from wings_spark.bounds import AtTime, Bound, Position, partition_shown
 from wings_spark.options import SparkReadOptions
 from wings_spark.ranges import Range
 from wings_spark.subscription import Subscription
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 States = Mapping[Partition, PartitionState]
 
@@ -188,7 +186,7 @@ class _Times:
         return offsets.get(partition, state.next_offset)
 
     def _ask(self, time: AtTime) -> Iterator[tuple[Partition, int]]:
-        moment = _EPOCH + timedelta(microseconds=time.timestamp)
+        moment = moment_of(time.timestamp)
         _, tickets = self._client.scan_tickets(self._topic, offset=moment)
         for ticket in tickets:
             assert isinstance(ticket.offset, int)

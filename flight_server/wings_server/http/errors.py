@@ -20,7 +20,6 @@ from wings_core.errors import (
     OffsetOutOfRange,
     PermissionDenied,
     ResourceExhausted,
-    TopicNotFound,
     Unauthenticated,
     Unavailable,
     WingsError,
@@ -59,14 +58,14 @@ def status_of(error: WingsError) -> HTTPStatus:
 def install(
     app: Starlette,
     on_error: Callable[[str], None] = lambda code: None,
-    explained: Callable[[Request, TopicNotFound], Awaitable[WingsError]] | None = None,
+    explained: Callable[[Request, WingsError], Awaitable[WingsError]] | None = None,
 ) -> None:
     """Install handlers that return every error in the documented form.
 
     Args:
         app: The application.
         on_error: Called with the code of each error.
-        explained: Returns the error to send in place of that of a missing topic.
+        explained: Returns the error to send in place of another.
     """
     app.state.on_error = on_error
     app.state.explained = explained
@@ -92,9 +91,7 @@ async def _wings_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientGone):
         return await _gone(request, error)
     explained = request.app.state.explained
-    told: WingsError = error
-    if explained is not None and isinstance(error, TopicNotFound):
-        told = await explained(request, error)
+    told = error if explained is None else await explained(request, error)
     status = status_of(told)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("request failed", path=request.url.path, **told.to_json())
