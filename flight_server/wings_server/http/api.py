@@ -160,7 +160,7 @@ class _Api:
             for index, (batch, one) in enumerate(zip(batches, pushed, strict=True)):
                 if isinstance(one.result, Rejected):
                     service.metrics.failed("http", one.result.error.code)
-                    told = await service.explained(principal_of(request), one.result.error)
+                    told = await service.explained(request, one.result.error)
                     pushed[index] = Pushed(Rejected(told), 0, 0)
                 else:
                     service.metrics.pushed("http", batch.topic, one.rows, one.bytes)

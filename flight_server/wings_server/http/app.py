@@ -10,12 +10,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wings_core import tracing
-from wings_core.errors import Unavailable, WingsError
+from wings_core.errors import Unavailable
 from wings_server.http import errors
 from wings_server.http.actions import add_actions
 from wings_server.http.api import add_api
 from wings_server.http.application import Application
-from wings_server.http.authentication import HttpAuthentication, principal_of
+from wings_server.http.authentication import HttpAuthentication
 from wings_server.http.console_files import add_console
 from wings_server.http.origins import Origins
 from wings_server.http.service import HttpService
@@ -55,10 +55,7 @@ def create_app(
         if tracing.is_on():
             app.add_middleware(Traces)
 
-        async def explained(request: Request, error: WingsError) -> WingsError:
-            return await service.explained(principal_of(request), error)
-
-        errors.install(app, partial(service.metrics.failed, "http"), explained)
+        errors.install(app, partial(service.metrics.failed, "http"), service.explained)
         add_api(app, service)
         add_actions(app, service)
         add_console(app)

@@ -18,10 +18,8 @@ from wings_server.http.console_files import is_console
 from wings_server.http.documentation import OPEN_PATHS
 from wings_server.http.errors import status_of
 from wings_server.http.service import HttpService
-from wings_server.http.wire import USAGE
+from wings_server.http.wire import PRINCIPAL, USAGE
 from wings_server.quotas import PushQuotas, using
-
-_PRINCIPAL = "wings.principal"
 
 
 class HttpAuthentication:
@@ -44,7 +42,7 @@ class HttpAuthentication:
             return
         with ExitStack() as call:  # The call counts until its whole response is sent.
             try:
-                principal = scope[_PRINCIPAL] = await self._principal(scope)
+                principal = scope[PRINCIPAL] = await self._principal(scope)
                 scope[USAGE] = call.enter_context(using(principal))
             except WingsError as error:
                 await self._refuse(error, scope, receive, send)
@@ -75,7 +73,7 @@ def secret_presented(request: Request) -> str | None:
 
 def principal_of(request: Request) -> Principal:
     """Return the principal of a request."""
-    return cast("Principal", request.scope[_PRINCIPAL])
+    return cast("Principal", request.scope[PRINCIPAL])
 
 
 def push_quotas_of(request: Request, gate: Gate) -> PushQuotas | None:

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
+from starlette.requests import Request
+
 from wings_core import tracing
 from wings_core.errors import TopicNotFound, Unavailable, WingsError
 from wings_core.fetch.fetcher import Fetcher
-from wings_core.security.principal import Principal
 from wings_server.budget import Budget
 from wings_server.flight.running import Running
 from wings_server.gate import Gate
+from wings_server.http.wire import PRINCIPAL
 from wings_server.metrics import Metrics
 from wings_server.served_log import ServedLog
 from wings_server.similar_topics import with_similar
@@ -99,10 +101,14 @@ class HttpService:
         """Run `work`, which may wait for a commit, on a writer's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._writers, tracing.bound(work))
 
-    async def explained(self, principal: Principal, error: WingsError) -> WingsError:
-        """Return the error of a call, that of a missing topic with similar ones."""
+    async def explained(self, request: Request, error: WingsError) -> WingsError:
+        """Return the error of a call, that of a missing topic with similar ones.
+
+        Other errors may be those of requests without a principal, such as `/readyz`.
+        """
         if not isinstance(error, TopicNotFound):
             return error
+        principal = request.scope[PRINCIPAL]
         return await self.read(partial(with_similar, self.log.admin, principal, error))
 
     def state(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":

@@ -21,6 +21,9 @@ PIECE_SECONDS_MAX = 60.0
 """Longest time for a client to send or read the next piece of a body."""
 
 
+PRINCIPAL = "wings.principal"
+"""Key in a request's scope for its principal; missing at open paths, such as `/readyz`."""
+
 USAGE = "wings.usage"
 """Key in a request's scope for its usage of quotas; None without quotas."""
 
