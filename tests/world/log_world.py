@@ -244,9 +244,7 @@ class World:
 
     def _machine(self, number: int) -> Machine:
         self._lives += 1
-        # Leases of groups last for as long as the clock of their store is set back.
-        ahead = 0.0 if self._program.groups else self._random.choice(CLOCK_SECONDS)
-        clock_ns = int(ahead * 1e9)
+        clock_ns = int(self._random.choice(CLOCK_SECONDS) * 1e9)
         life = Life(f"life {self._lives}", clock_ns=clock_ns)
         return Machine(number, self._root / f"life{self._lives}", life)
 

@@ -48,6 +48,9 @@ class Maintenance(Protocol):
     def acquire_lease(self, name: str, holder: str, seconds: float) -> int | None:
         """Acquire a lease, or renew the holder's own; by the store's clock.
 
+        Where that was set back, another's lease lasts no longer than `seconds` from the first call
+        that it refuses.
+
         Args:
             name: Name of the lease.
             holder: Unique for the process, or the task, that acquires it.

@@ -56,6 +56,31 @@ def test_a_lease_has_one_holder_until_it_ends(metadata: MetadataUnderTest) -> No
     assert maintenance.acquire_lease("p", "one", 60) is None
 
 
+def test_a_lease_outlasts_a_clock_that_was_set_back_by_no_more_than_its_length(
+    metadata: MetadataUnderTest,
+) -> None:
+    maintenance = metadata.opened.maintenance
+    token = maintenance.acquire_lease("p", "lost", 60)
+    metadata.clock.time -= 3_600 * SECOND
+    assert maintenance.acquire_lease("p", "other", 60) is None
+    metadata.clock.time += 30 * SECOND
+    assert maintenance.acquire_lease("p", "other", 60) is None
+    assert maintenance.lease_holder("p") == "lost"
+    metadata.clock.time += 30 * SECOND
+    assert maintenance.acquire_lease("p", "other", 60) not in (None, token)
+
+
+def test_a_lease_is_renewed_by_a_clock_that_was_set_back(metadata: MetadataUnderTest) -> None:
+    maintenance = metadata.opened.maintenance
+    token = maintenance.acquire_lease("p", "one", 60)
+    metadata.clock.time -= 3_600 * SECOND
+    assert maintenance.acquire_lease("p", "other", 60) is None
+    metadata.clock.time += 59 * SECOND
+    assert maintenance.acquire_lease("p", "one", 60) == token
+    metadata.clock.time += 59 * SECOND
+    assert maintenance.acquire_lease("p", "other", 60) is None
+
+
 def test_a_lease_that_ended_has_another_token_for_the_same_holder(
     metadata: MetadataUnderTest,
 ) -> None:

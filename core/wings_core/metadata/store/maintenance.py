@@ -213,7 +213,14 @@ def _acquire_lease(
         "WHERE leases.holder = excluded.holder OR leases.expires_at <= %(now)s RETURNING token",
         {"name": name, "holder": holder, "length": length_us, "now": now},
     ).fetchone()
-    return None if row is None else int(row[0])
+    if row is not None:
+        return int(row[0])
+    connection.execute(
+        "UPDATE leases SET expires_at = %(end)s::bigint "
+        "WHERE name = %(name)s AND expires_at > %(end)s::bigint",
+        {"name": name, "end": now + length_us},
+    )
+    return None
 
 
 def _release_lease(connection: Connection, name: str, holder: str, now: int) -> None:
