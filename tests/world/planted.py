@@ -9,6 +9,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+from wings_core.consumer_groups.coordinator import GroupCoordinator
 from wings_core.consumer_groups.group import ConsumerGroup
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.maintain import drain
@@ -155,6 +156,12 @@ BUGS: dict[str, Bug] = {
     "a group that is taken over begins at the start": Bug(
         do_get, "_open", "dict(committed(log.registry, topic, ticket))", "{}"
     ),
+    "a lease lasts as long as the clock is set back": Bug(
+        store_maintenance, "_acquire_lease", "AND expires_at > %(end)s::bigint", "AND FALSE"
+    ),
+    "a group is taken over without its members": Bug(
+        GroupCoordinator, "_load", "stored.members", "[]"
+    ),
 }
 
 FOUND_BY: dict[str, int] = {
@@ -176,14 +183,16 @@ FOUND_BY: dict[str, int] = {
     "a sync of a segment that failed is taken for done": 166,
     "timestamps go back with the clock": 18,
     "a publish of an earlier epoch is let through": 67,
-    "a producer of an earlier epoch is let through": 46,
+    "a producer of an earlier epoch is let through": 95,
     "a publish leaves the offsets out": 4,
-    "an aborted transaction commits its offsets": 25,
-    "an aborted transaction shows its rows": 25,
+    "an aborted transaction commits its offsets": 46,
+    "an aborted transaction shows its rows": 11,
     "a transaction shows its rows as they come": 4,
     "a late transaction is committed": 172,
     "a member gets what another one still reads": 11,
     "sessions never end": 11,
     "a group that is taken over begins at the start": 4,
+    "a lease lasts as long as the clock is set back": 74,
+    "a group is taken over without its members": 4,
 }
 """Worlds that show those that the first does not, as the code is now; they are tried first."""
