@@ -1,10 +1,13 @@
 """The pages of the reference, as Markdown, each out of what the code says of itself."""
 
+import ast
 import inspect
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -18,6 +21,7 @@ from wings_core.contracts import tickets
 from wings_core.contracts.sql import SqlTicket
 from wings_core.errors import WingsError
 from wings_server.actions import ACTIONS
+from wings_server.flags import FLAGS
 from wings_server.http.errors import status_of
 from wings_server.rights import ACTION_RULES
 from wings_server.settings import Settings
@@ -39,15 +43,30 @@ def settings() -> str:
     lines = [
         "# Settings",
         "",
-        "Of `wings serve`: options, variables of the environment, keys of the configuration file.",
+        "Configure `wings serve` by its options, variables of the environment, or a TOML file",
+        "(`--config`). An option takes precedence over a variable, a variable over the file.",
         "",
+        *_table(
+            ("for the key", "option", "variable", "in the file"),
+            (
+                ("`data_dir`", "`--data-dir`", "`WINGS_DATA_DIR`", "`data_dir`"),
+                (
+                    "`limits.sql_rows_max`",
+                    "none",
+                    "`WINGS_LIMITS__SQL_ROWS_MAX`",
+                    "`sql_rows_max` in `[limits]`",
+                ),
+            ),
+        ),
     ]
-    return "\n".join([*lines, *_fields(Settings)])
+    helped = {name: flag.__metadata__[0].help for name, flag in FLAGS.items()}
+    return "\n".join([*lines, *_fields(Settings, helped)])
 
 
 def actions() -> str:
     """Return the page of the actions, with their bodies and rights."""
-    lines = ["# Actions", "", "Of DoAction over Flight, and of `POST /v1/actions/NAME`.", ""]
+    about = "Call them by DoAction over Flight, or by `POST /v1/actions/NAME`; bodies are JSON."
+    lines = ["# Actions", "", about, ""]
     for name, action in sorted(ACTIONS.items()):
         rule = ACTION_RULES.get(name)
         rights = " or ".join(f"`{right}`" for right in rule.rights) if rule else "`admin`"
@@ -58,7 +77,8 @@ def actions() -> str:
 
 def ticket_kinds() -> str:
     """Return the page of the tickets of DoGet."""
-    lines = ["# Tickets", "", "Of DoGet: JSON objects, told apart by `kind`.", ""]
+    about = "A ticket of DoGet is a JSON object. Its `kind` decides which keys it takes."
+    lines = ["# Tickets", "", about, ""]
     kinds = (tickets.FetchTicket, tickets.ScanTicket, tickets.FollowTicket, tickets.AcquireTicket)
     for model in (*kinds, SqlTicket):
         kind = model.model_fields["kind"].default
@@ -73,14 +93,14 @@ def errors() -> str:
         for each in _subclasses(WingsError)
         if "code" in vars(each)
     }
-    about = "Everywhere the same code, a message, and facts for programs."
+    about = "An error has the same code over every protocol, a message, and facts for programs."
     lines = ["# Errors", "", about, ""]
     return "\n".join([*lines, *_table(("code", "class", "HTTP", "when"), sorted(rows))])
 
 
 def client() -> str:
     """Return the page of the client's classes, with their methods and docstrings."""
-    about = "What `wings_client` exports; the async client has the same calls."
+    about = "These are the names of `wings_client`. The async client has the same calls."
     lines = ["# Client API", "", about, ""]
     for name in sorted(wings_client.__all__):
         found = getattr(wings_client, name)
@@ -104,6 +124,16 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 """The pages by their names."""
 
+_USUAL = {
+    "topic": "Full name of the topic, or its id in the default namespace.",
+    "group": "Name of the share group.",
+    "consumer": "Name of the consumer or consumer group.",
+    "member": "Name of the member.",
+    "limit": "Most entries to return.",
+    "if_not_exists": "Whether to return an existing one, instead of an error.",
+}
+"""Meanings of keys without a text of their own."""
+
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield path, command
@@ -121,19 +151,44 @@ def _names(parameter: Any) -> str:
     return f"`{parameter.metavar or parameter.name.upper()}`"
 
 
-def _fields(model: type[BaseModel]) -> list[str]:
-    rows = list(_rows(model))
+def _fields(model: type[BaseModel], helped: Mapping[str, str] | None = None) -> list[str]:
+    rows = list(_rows(model, helped or {}))
     return _table(("key", "type", "default", "meaning"), rows) if rows else ["No keys.", ""]
 
 
-def _rows(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
+def _rows(
+    model: type[BaseModel], helped: Mapping[str, str], prefix: str = ""
+) -> Iterator[tuple[str, ...]]:
+    documented = _attribute_docstrings(model)
     for name, field in model.model_fields.items():
         key = f"{prefix}{field.alias or name}"
         if inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel):
-            yield from _rows(field.annotation, f"{key}.")
+            yield from _rows(field.annotation, {}, f"{key}.")
         else:
             kind = _type(field.annotation).replace("|", "\\|")
-            yield f"`{key}`", f"`{kind}`", _default(field), _cell(field.description or "")
+            about = field.description or helped.get(name) or documented.get(name)
+            about = re.sub(r"\bNone\b", "null", about or _USUAL.get(name, ""))
+            yield f"`{key}`", f"`{kind}`", _default(field), _cell(about)
+
+
+def _attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Return the strings below the fields of a model and its bases, by the fields' names."""
+    found: dict[str, str] = {}
+    for kind in reversed(model.__mro__):
+        if not kind.__module__.startswith("wings_"):
+            continue
+        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(defined, ast.ClassDef)
+        for field, below in pairwise(defined.body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = text
+                case _:
+                    pass
+    return found
 
 
 def _type(annotation: Any) -> str:
@@ -148,6 +203,7 @@ def _type(annotation: Any) -> str:
     if origin in {typing.Union, types.UnionType}:
         return " | ".join(_type(each) for each in arguments)
     name = getattr(origin or annotation, "__name__", str(annotation))
+    name = {"tuple": "list", "SecretStr": "str"}.get(name, name)
     inner = [_type(each) for each in arguments if each is not Ellipsis]
     return f"{name}[{', '.join(inner)}]" if inner else name
 
@@ -156,7 +212,9 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=not _takes_data(field))
-    return "" if value is None or isinstance(value, BaseModel) else f"`{value}`".replace("|", "\\|")
+    if value is None or value == () or isinstance(value, BaseModel):
+        return ""
+    return (f"`{value}`".lower() if isinstance(value, bool) else f"`{value}`").replace("|", "\\|")
 
 
 def _takes_data(field: FieldInfo) -> bool:

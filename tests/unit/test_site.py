@@ -40,6 +40,7 @@ def test_the_reference_has_what_the_code_has(reference: ModuleType) -> None:
     assert set(re.findall(r"^## (.+)$", pages["actions"], re.MULTILINE)) == set(ACTIONS)
     keys = set(re.findall(r"^\| `(\w+)[`.]", pages["settings"], re.MULTILINE))
     assert keys == set(Settings.model_fields)
+    assert not re.findall(r"^\|.*\|  \|$", pages["settings"], re.MULTILINE), "each has a meaning"
     codes = set(re.findall(r"[A-Z]+(?:_[A-Z]+)*$", errors.__doc__ or "", re.MULTILINE))
     assert codes <= set(re.findall(r"^\| `([A-Z_]+)`", pages["errors"], re.MULTILINE))
     for command in ("wings serve", "wings topic alter", "wings ingest run", "wings sql"):
@@ -48,6 +49,7 @@ def test_the_reference_has_what_the_code_has(reference: ModuleType) -> None:
         assert f"\n### {call}\n" in pages["client"]
     kinds = re.findall(r"^## (.+)$", pages["tickets"], re.MULTILINE)
     assert kinds == ["fetch", "scan", "follow", "acquire", "sql"]
+    assert "| `deadline` | `str \\| null` |  | Time in RFC 3339" in pages["tickets"]
 
 
 def test_the_configuration_is_strict() -> None:

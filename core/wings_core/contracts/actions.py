@@ -89,6 +89,7 @@ class CreateTopic(ActionBody):
     schema_ipc: str | None = None
     """Base64 of the schema as an Arrow IPC message."""
     partition_key: str | None = None
+    """Column whose values are the partitions; None for a topic of one partition."""
     config: TopicConfig = TopicConfig.model_construct()
     if_not_exists: bool = False
 
@@ -231,7 +232,9 @@ class OffsetForTimestamp(ActionBody):
 
     topic: str
     partition: JsonValue = None
+    """Partition value; None for a topic without a key."""
     timestamp: Timestamp
+    """The time, in RFC 3339."""
 
     @property
     def timestamp_us(self) -> int:
@@ -275,6 +278,7 @@ class FencedOffsets(Message):
     member: Identifier | None = None
     """The member of the consumer's group that commits; None if the group has no members."""
     member_epoch: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
+    """Epoch of that member, as the last heartbeat returned it."""
 
     @model_validator(mode="after")
     def _check_member(self) -> Self:

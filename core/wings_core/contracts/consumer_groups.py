@@ -58,7 +58,9 @@ class GroupHeartbeat(ActionBody):
     ) = None
     """Topics that the member reads; None: as last said."""
     instance: Identifier | None = None
+    """Name of the member that survives its restarts."""
     session_ms: Annotated[int, Field(ge=SESSION_MS_MIN, le=SESSION_MS_MAX)] = SESSION_MS
+    """Milliseconds without a heartbeat after which the member leaves."""
     owned: (
         Annotated[
             tuple[TopicSlotNumbers, ...],

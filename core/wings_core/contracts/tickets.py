@@ -40,7 +40,9 @@ class WaitingTicket(Ticket, ABC):
     """A ticket that may wait, until `deadline` or for `timeout_ms`."""
 
     deadline: Timestamp | None = None
+    """Time in RFC 3339 at which the wait ends."""
     timeout_ms: Annotated[int, Field(gt=1, le=TIMEOUT_MS_MAX)] | None = None
+    """Longest wait in milliseconds, from the ticket's arrival, instead of `deadline`."""
 
     @model_validator(mode="after")
     def _check_one_end(self) -> Self:
@@ -73,7 +75,9 @@ class FetchTicket(ReadTicket, WaitingTicket):
 
     kind: Literal["fetch"] = "fetch"
     min_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 1
+    """Number of messages to wait for."""
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
+    """Most messages to return."""
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
@@ -110,6 +114,7 @@ class ScanTicket(ReadTicket):
 
     kind: Literal["scan"] = "scan"
     end_offset: OffsetNumber | None = None
+    """End of the read, exclusive; None for the log's end."""
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
@@ -126,9 +131,11 @@ class AcquireTicket(WaitingTicket):
     partition: JsonValue = None
     """Partition value; None for a topic without a key."""
     group: Identifier
+    """The share group."""
     member: MemberName
     """Name of the member that will hold the messages."""
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
+    """Most messages to return."""
 
     @property
     def any_partition(self) -> bool:

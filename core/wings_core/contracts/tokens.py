@@ -19,9 +19,13 @@ class QuotasBody(Message):
     """Quotas of a token; an absent key means no bound."""
 
     calls: Annotated[int, Field(ge=1, le=QUOTA_MAX)] | None = None
+    """Most concurrent calls at a node."""
     bytes: Annotated[int, Field(ge=1, le=QUOTA_MAX)] | None = None
+    """Most bytes in flight at a node."""
     topics: Annotated[int, Field(ge=0, le=QUOTA_MAX)] | None = None
+    """Most topics that the token may administer."""
     partitions: Annotated[int, Field(ge=0, le=QUOTA_MAX)] | None = None
+    """Most partitions of keyed topics that the token may write to."""
 
     @property
     def quotas(self) -> Quotas:
@@ -36,6 +40,7 @@ class TokenCreate(ActionBody):
     grants: Annotated[
         tuple[GrantText, ...], Field(strict=False, min_length=1, max_length=GRANTS_MAX)
     ]
+    """Rights on names, like `read=orders`."""
     expires: Annotated[str, Field(max_length=64)] | None = None
     """Expiry: a duration like `90d`, or a time in RFC 3339; None for never."""
     quotas: QuotasBody = QuotasBody.model_construct()
