@@ -457,7 +457,8 @@ class GroupClient(Client):
         try:
             with self._aborting(transaction, life):
                 self._ask(add_partitions)
-                transaction.deadline_ns = self._scheduler.now_ns + timeout_ms * 10**6
+                transaction.timeout_ns = timeout_ms * 10**6
+                transaction.deadline_ns = self._scheduler.now_ns + transaction.timeout_ns
                 self._call(stage)
                 self._ask(add_offsets)
                 self._linger(member, lingers)

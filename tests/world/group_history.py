@@ -66,6 +66,8 @@ class Transaction:
     pushes: list[Push]
     deadline_ns: int | None = None
     """It must not be committed once an abort of what is late began after this; None: it may."""
+    timeout_ns: int = 0
+    """How long it may be open."""
     tried_ns: int | None = None
     """When its commit was first asked for; None: never."""
     outcome: bool | None = None
@@ -85,6 +87,7 @@ class GroupHistory:
         starts: Where each group's reset of an era had it begin, by place.
         lives: Lives of writers with the time at which each was known to have begun.
         looks: When each abort of late transactions began and ended.
+        opened: When the store was opened, by a life of its machine.
         processed: Offsets that members of a group worked on without transactions.
     """
 
@@ -98,6 +101,7 @@ class GroupHistory:
         default_factory=dict[str, list[tuple[int, int]]]
     )
     looks: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    opened: list[int] = field(default_factory=list[int])
     transactions: list[Transaction] = field(default_factory=list[Transaction])
     processed: dict[tuple[str, int, Place], set[int]] = field(
         default_factory=dict[tuple[str, int, Place], set[int]]
@@ -187,6 +191,11 @@ class GroupHistory:
             )
         late_ns = each.deadline_ns
         if late_ns is not None:
+            opened_ns = max((time for time in self.opened if time < tried_ns), default=0)
+            if opened_ns > late_ns - each.timeout_ns:
+                # The clock of the store may be behind: the next abort allows the timeout anew.
+                ends = (end for begin, end in self.looks if begin > opened_ns)
+                late_ns = max(late_ns, next(ends, tried_ns) + each.timeout_ns)
             looks = [look for look in self.looks if late_ns < look[0] and look[1] < tried_ns]
             assert not looks, f"{each.name} is there, though it was late"
 

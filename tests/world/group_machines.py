@@ -16,7 +16,7 @@ from world_threads import Scheduler
 from world_wire import CUT_CHANCE, DELAY_SECONDS, SLOW_CHANCE, SLOW_SECONDS, Call
 
 from wings_core.contracts.actions import ActionBody
-from wings_core.errors import InvalidArgument, Unavailable, WingsError
+from wings_core.errors import InvalidArgument, WingsError
 from wings_core.log import Log
 from wings_core.model import Node, PublishResult
 from wings_core.security.peers import PeerAccess
@@ -67,7 +67,7 @@ class GroupLog(Log):
             began_ns = world.scheduler.now_ns
             try:
                 self.metadata.transactions.expire(EXPIRED_MAX)
-            except Unavailable:
+            except WingsError:
                 continue
             world.groups.looks.append((began_ns, world.scheduler.now_ns))
         self._expires = False

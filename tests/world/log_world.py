@@ -54,14 +54,15 @@ DOWN_SECONDS = (0.0, 3.0)
 FAULTS_SECONDS = 10.0
 """How long the wire fails, at least."""
 
-DISK_SECONDS = 5.0
+DISK_SECONDS = 45.0
 """How long after disks failed the log may still say so."""
 
 CLOCK_SECONDS = (0.0, 0.0, 0.0, -7_200.0, -60.0, 60.0, 7_200.0)
 """How far the clock of a process may be ahead of another's."""
 
-LIVENESS_SECONDS = 120.0
-"""Once faults have stopped, all clients are done within this time."""
+LIVENESS_SECONDS = 300.0
+"""Once faults have stopped, all clients are done within this time; a publish whose answer was lost
+waits for it up to 120 s."""
 
 LOOK_SECONDS = 0.1
 """How often the world looks whether a machine is down, and a client whether it is up."""
@@ -253,6 +254,8 @@ class World:
         if machine.directory.exists():
             self._hold(machine.directory)
         nodes, is_service = self._program.nodes, machine.number == 0
+        if is_service or not nodes:
+            self.groups.opened.append(self.scheduler.now_ns)
         try:
             with self.scheduler.calling(machine.life):
                 if nodes and is_service:

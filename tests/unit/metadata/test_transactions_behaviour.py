@@ -264,6 +264,21 @@ def test_epochs_end_with_another_id(
     assert len({each.producer_id for each in producers}) == 2
 
 
+def test_a_transaction_is_aborted_by_a_clock_that_was_set_back_too(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic("key")
+    producer = begin(metadata, (topic, A), timeout_ms=2_000)
+    write(metadata, producer, topic, A)
+    metadata.clock.time -= 3_600 * SECOND
+    metadata.transactions.expire(10)
+    metadata.clock.time += SECOND
+    assert metadata.transactions.expire(10) == 0
+    metadata.clock.time += SECOND
+    assert metadata.transactions.expire(10) == 1
+    assert metadata.stages.of_topic(topic.uuid) == []
+
+
 def test_a_transaction_past_its_deadline_is_aborted_and_its_producer_fenced(
     metadata: MetadataUnderTest,
 ) -> None:

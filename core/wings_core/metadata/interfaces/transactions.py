@@ -100,10 +100,11 @@ class Transactions(Protocol):
     def expire(self, transactions_max: int) -> int:
         """Abort transactions past their deadline, and fence their producers, the oldest first.
 
-        A fenced producer may join again as the holder of its epoch.
+        A fenced producer may join again as the holder of its epoch. Where the store's clock was set
+        back, a transaction that is open gets its whole timeout anew.
 
         Returns:
-            How many; if as many as `transactions_max`, there may be more.
+            How many were looked at; if as many as `transactions_max`, there may be more.
         """
         ...
 

@@ -173,9 +173,10 @@ class DatabaseTransactions(DatabasePart, Transactions):
         """Abort transactions past their deadline; see `Transactions.expire`."""
         names = self._database.read(
             lambda connection: connection.execute(
-                "SELECT name FROM transactions WHERE deadline <= %s::bigint "
-                "ORDER BY deadline LIMIT %s::bigint",
-                (self._database.lease_now(connection), transactions_max),
+                "SELECT name FROM transactions WHERE deadline <= %(now)s::bigint "
+                "OR deadline > %(now)s::bigint + timeout_ms * 1000 "
+                "ORDER BY deadline LIMIT %(most)s::bigint",
+                {"now": self._database.lease_now(connection), "most": transactions_max},
             ).fetchall()
         )
         for (name,) in names:
@@ -209,8 +210,15 @@ class DatabaseTransactions(DatabasePart, Transactions):
         def work(connection: Connection) -> None:
             found = _lock(connection, name)
             now = self._database.lease_now(connection)
-            if found is None or found.deadline is None or found.deadline > now:
+            if found is None or found.deadline is None:
                 return  # Another process was faster, or the producer.
+            if found.deadline > now:
+                # The clock may have been set back since it began.
+                latest = min(found.deadline, now + found.timeout_ms * 1_000)
+                connection.execute(
+                    "UPDATE transactions SET deadline = %s::bigint WHERE name = %s", (latest, name)
+                )
+                return
             _delete(connection, found)
             after = _next_life(_producer_of(found), fresh)
             _write_life(connection, name, after, found.epoch, found.timeout_ms, now)
