@@ -33,6 +33,8 @@ def commands() -> str:
     for path, command in _commands(typer.main.get_command(command_line.app), ("wings",)):
         lines += [f"## {' '.join(path)}", "", _prose(command.help or ""), ""]
         options = [each for each in command.params if not getattr(each, "hidden", False)]
+        if len(path) > 1:  # Typer adds them to each group of commands.
+            options = [each for each in options if not str(each.name).endswith("_completion")]
         rows = [(_names(each), _cell(getattr(each, "help", "") or "")) for each in options]
         lines += _table(("option", "meaning"), rows) if rows else []
     return "\n".join(lines)
@@ -253,8 +255,12 @@ def _documented(found: Any) -> list[str]:
 
 
 def _prose(text: str) -> str:
-    """Return a docstring as paragraphs; what is indented stays as it is."""
-    return inspect.cleandoc(text).replace("<", "&lt;") if "```" not in text else text
+    """Return a docstring as paragraphs; indented lines and commands stay as they are."""
+    if "```" in text:
+        return text
+    return re.sub(
+        r"^\$ ", "    $ ", inspect.cleandoc(text).replace("<", "&lt;"), flags=re.MULTILINE
+    )
 
 
 def _cell(text: str) -> str:
