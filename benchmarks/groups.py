@@ -18,9 +18,8 @@ import pyarrow as pa
 import wings_client
 from benchmarks.harness import Row, at_most, compare, compare_in_turn
 from wings_client import AssignedSlots, Client
-from wings_core.consumer_groups.assignment import TopicSlots
 from wings_core.consumer_groups.coordinator import GroupCoordinator
-from wings_core.consumer_groups.group import Heartbeat
+from wings_core.consumer_groups.group import Heartbeat, TopicSlots
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.slots import first_slots
 from wings_server.testing import ServerProcess, server_process

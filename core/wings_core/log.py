@@ -31,8 +31,7 @@ from wings_core.schema_versions import SchemaVersions
 from wings_core.share.coordinator.coordinator import Coordinator, Replicas, ShareSource
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import DeadLetterWriter
-from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher
-from wings_core.share.delivery.times import LogTimes
+from wings_core.share.delivery.record_fetcher import LogSource, LogTimes, RecordFetcher
 from wings_core.share.open import OpenReplicas
 from wings_core.share.progress import finished_by_all
 from wings_core.share.shares import Shares, blame_topic

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from wings_core.consumer_groups.assignment import TopicSlots
 from wings_core.consumer_groups.coordinator import GroupCoordinator, RunElsewhere
+from wings_core.consumer_groups.group import TopicSlots
 from wings_core.contracts.actions import ActionBody
 from wings_core.errors import TopicNotFound, Unavailable, WingsError, error_from_json
 from wings_core.log import Log

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import structlog
 
 from wings_core.log import Log
-from wings_core.share.counts import GroupCounts
+from wings_core.share.progress import GroupCounts
 from wings_core.times import now_us
 from wings_core.traffic import TrafficCounts
 from wings_server.log_standing import Standings

@@ -11,7 +11,7 @@ from itertools import islice
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from wings_core.model import LargestTopics, PartitionSums, ShareGroup, SharePartitionState
-from wings_core.share.counts import GroupCounts
+from wings_core.share.progress import GroupCounts
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
 from wings_server.bounded_series import OTHER, BoundedSeries, bounded

@@ -27,9 +27,8 @@ from wings_core.partitions import UNPARTITIONED, Partition, partition_of
 from wings_core.security.principal import CALLER, authorize
 from wings_core.security.rights import Right
 from wings_core.share.coordinator.coordinator import Coordinator
-from wings_core.share.counts import GroupCounts
 from wings_core.share.model import Acknowledgement, AcquireRequest, Leased
-from wings_core.share.progress import oldest_unfinished
+from wings_core.share.progress import GroupCounts, oldest_unfinished
 from wings_server.action import Actions, Json
 
 SHARE_ACTIONS = Actions()

@@ -32,7 +32,7 @@ from waiting import until
 import wings_client
 from wings_client import Client, TopicNotFound
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
-from wings_core.sql.vocabulary import FUNCTIONS
+from wings_core.sql.statement import FUNCTIONS
 from wings_server.flight_sql.messages import pack, unpack_as
 from wings_server.testing import RunningServer, running_server
 

@@ -29,7 +29,7 @@ from wings_core.limits import Limits
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.sql import Query
 from wings_core.sql.workers import BEYOND_BYTES, StatementWorker
-from wings_core.sql_process.channel import Channel
+from wings_core.sql_process.interface import Channel
 from wings_server.flight.boundary import ClientGone
 from wings_server.flight_sql.handles import Handle
 from wings_server.flight_sql.messages import pack, unpack_as

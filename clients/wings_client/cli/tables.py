@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 
 from wings_client.cli.values import printable
 from wings_core.arrow_compute import pc
-from wings_core.json_rows.texts import json_texts
+from wings_core.json_rows.encode import json_texts
 
 CELL_CHARACTERS_MAX = 1_000
 """Longer values are truncated, whatever the table's width."""

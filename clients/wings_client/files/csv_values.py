@@ -12,7 +12,7 @@ import pyarrow.compute
 
 from wings_core.cast import Caster
 from wings_core.errors import SchemaMismatch
-from wings_core.json_rows.decimals import decimals_of
+from wings_core.json_rows.values import decimals_of
 from wings_core.type_names import type_name
 
 pc: Any = pyarrow.compute

@@ -18,8 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
-from wings_core.consumer_groups.assignment import TopicSlots
-from wings_core.consumer_groups.group import Beat, ConsumerGroup, Heartbeat
+from wings_core.consumer_groups.group import Beat, ConsumerGroup, Heartbeat, TopicSlots
 from wings_core.errors import FencedMember, InvalidArgument, ResourceExhausted, Unavailable
 from wings_core.metadata.interfaces import ConsumerGroups
 from wings_core.metadata.maintenance import Maintenance, MaintenanceLease

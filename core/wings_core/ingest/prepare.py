@@ -8,8 +8,7 @@ import pyarrow.compute as pc
 
 from wings_core.batches import BatchCheck
 from wings_core.errors import BatchTooLarge, InvalidArgument
-from wings_core.ingest.route import Run, check_numbers, check_single_partition, route
-from wings_core.ingest.sizes import bytes_of_runs
+from wings_core.ingest.route import Run, bytes_of_runs, check_numbers, check_single_partition, route
 from wings_core.limits import Limits
 from wings_core.model import (
     CommitBatch,

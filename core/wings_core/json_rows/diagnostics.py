@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, is_list, shape
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
-from wings_core.json_rows.intervals import INTERVAL
-from wings_core.json_rows.temporal import is_zoned
+from wings_core.json_rows.values import INTERVAL, is_zoned
 from wings_core.suggestions import first_bad, suggested
 
 if TYPE_CHECKING:

@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from wings_core.errors import InvalidArgument, PermissionDenied, Unauthenticated, Unavailable
-from wings_core.queue.interfaces import Queue, QueueMessage
-from wings_core.queue.receipts import Receipts
+from wings_core.queue.interfaces import THREADS_MAX, Queue, QueueMessage, Receipts
 from wings_core.runtime import import_extra
 
 CALL_MESSAGES_MAX = 32
 """Most messages of one call."""
-
-THREADS_MAX = 16
-"""Most threads for calls that delete messages."""
 
 VISIBILITY_SECONDS_MAX = 7 * 86_400
 """Greatest visibility timeout."""

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from wings_core.errors import PublishFenced, WingsError
 from wings_core.model import ShardProgress, ShardState
-from wings_core.queue.claims import (
+from wings_core.queue.interfaces import Queue, extend_all
+from wings_core.queue.journal import (
     DEAD_FATES,
     Claim,
     ClaimedFile,
@@ -22,11 +23,10 @@ from wings_core.queue.claims import (
     FileOutcome,
     FileReport,
     FileResult,
+    Journal,
     Outcome,
     results_by_shard,
 )
-from wings_core.queue.interfaces import Queue, extend_all
-from wings_core.queue.journal import Journal
 from wings_core.queue.shared_state import STALE_COMMIT_TIMEOUTS, QueueSharedState, Standing
 from wings_core.times import now_us
 

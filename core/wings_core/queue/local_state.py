@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from wings_core.queue.claims import ClaimedFile
 from wings_core.queue.interfaces import QueueMessage
+from wings_core.queue.journal import ClaimedFile
 from wings_core.queue.notifications import FileNotification
 from wings_core.queue.shared_state import Standing, Standpoint
 

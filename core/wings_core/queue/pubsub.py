@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wings_core.errors import InvalidArgument, PermissionDenied, Unauthenticated, Unavailable
-from wings_core.queue.interfaces import Queue, QueueMessage
-from wings_core.queue.receipts import Receipts
+from wings_core.queue.interfaces import Queue, QueueMessage, Receipts
 from wings_core.runtime import import_extra
 
 CALL_MESSAGES_MAX = 1_000

@@ -22,7 +22,7 @@ from wings_core.repair.pages import Noted, PageSource
 from wings_core.repair.salvage import Salvaged, read_shapes, salvage
 from wings_core.repair.write import write_metadata
 from wings_core.share.open import all_groups
-from wings_core.share.replica.rebuild import copy_holds
+from wings_core.share.replica.copies import copy_holds
 from wings_core.share.replica.sqlite_store import problems_of as hold_problems
 from wings_core.storage.files import sync_directory
 

@@ -1,7 +1,6 @@
 """Share groups: a queue over the log, each message held by one worker at a time.
 
-Read `model` first, then `interfaces` (what a coordinator and the dead letters offer the server),
-then down the path of an acquire:
+Read `model` first, then down the path of an acquire:
 
     shares        the groups of a log, as the server and its clients meet them
     coordinator/  the partition table; acquire, acknowledge; waits, and the log's bounds

@@ -1,12 +1,14 @@
-"""The nouns of share groups: keys, ranges, requests, acknowledgements, dead letters.
+"""The nouns of share groups: keys, ranges, requests, acknowledgements, dead letters, a clock.
 
 Ranges of offsets are inclusive at both ends, `[first, last]`, as in all results. Times named
-`_seconds` or `at` are on a monotonic clock, never on the wall's.
+`_seconds` or `at` are on a monotonic clock, so that setting the wall's does holds no harm.
 """
 
 import hashlib
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -15,11 +17,14 @@ from wings_core.errors import WingsError
 from wings_core.model import LeasedRange, ShareGroup, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
+from wings_core.times import monotonic, now_us
 
 AcknowledgeType = Literal["accept", "release", "reject", "renew"]
 
 ROWS_MAX = 100_000
 """The most messages that one acquire leases, whole batches among them."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,36 @@ class OffsetRange(NamedTuple):
     def messages(self) -> int:
         """How many offsets it has."""
         return self.last - self.first + 1
+
+
+class Clock(Protocol):
+    """A monotonic clock."""
+
+    @property
+    def boot_id(self) -> str:
+        """Names the span of time in which readings compare, over restarts of a process too."""
+        ...
+
+    def now(self) -> float:
+        """Return the time in seconds from any beginning."""
+        ...
+
+    def wall_us(self) -> int:
+        """Return the time of day, in microseconds since the epoch."""
+        ...
+
+
+class MonotonicClock:
+    """The system's monotonic clock."""
+
+    def __init__(self) -> None:
+        try:
+            self.boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            self.boot_id = str(uuid.uuid4())  # Readings of other processes are not to be trusted.
+
+    now = staticmethod(monotonic)
+    wall_us = staticmethod(now_us)
 
 
 ReadTimes = Callable[[Topic, Partition, str, int, int], "pa.Int64Array"]

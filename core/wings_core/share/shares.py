@@ -29,12 +29,11 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.coordinator.positions import Position
-from wings_core.share.counts import GroupCounts
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import DeliveredBatch, deliver, kept_delivery
-from wings_core.share.delivery.record_fetcher import RecordFetcher
-from wings_core.share.delivery.times import check_column
+from wings_core.share.delivery.record_fetcher import RecordFetcher, check_column
+from wings_core.share.progress import GroupCounts
 
 
 class GroupMoved(Unavailable):

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.sql_process.rows import expression_of
+from wings_core.sql_process.interface import expression_of
 
 _NEVER_LESS = -(1 << 62)
 _NEVER_MORE = 1 << 62

@@ -3,29 +3,38 @@
     text ─▶ parse ─▶ tables: authorize, then look up ─▶ their end offsets ─▶ DuckDB ─▶ batches
 
 DuckDB parses and runs statements in a worker process; see `workers`. A query holds its worker from
-`open` to `close`, for at most `sql_seconds_max`.
+`open` to `close`, for at most `sql_seconds_max`. DuckDB's errors are translated into ours, with
+their position in the statement.
 """
 
+import json
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from wings_core.arrow_types import fields_of
 from wings_core.contracts.sql import DEAD_LETTERS, SYSTEM
-from wings_core.errors import InvalidSql, ResourceExhausted, WingsError
+from wings_core.errors import Internal, InvalidSql, ResourceExhausted, WingsError
 from wings_core.fetch.fetcher import Cancel, Fetcher
 from wings_core.model import PartitionState
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
-from wings_core.sql.failures import check_types, translated
 from wings_core.sql.live import LiveView, live_view
 from wings_core.sql.moment import looked_up, states_of
-from wings_core.sql.parameters import BoundText, Parameters, bind
-from wings_core.sql.peers import Peer, peers_of
-from wings_core.sql.statement import Statement, TableName, parse, topic_of
+from wings_core.sql.parameters import BoundText, Parameters, Peer, bind, peers_of
+from wings_core.sql.statement import (
+    Statement,
+    TableName,
+    invalid_sql,
+    parse,
+    topic_of,
+    without_hints,
+)
 from wings_core.sql.system import SystemReader
 from wings_core.sql.topic_table import SCAN_ROWS, ScanCount, TopicTable
 from wings_core.sql.workers import LogTable, Run, Workers
@@ -41,6 +50,11 @@ BATCH_ROWS = 65_536
 
 BATCH_BYTES = 16 << 20
 """Target bytes of a batch, estimated from the topic's average row size."""
+
+MESSAGE_LENGTH_MAX = 400
+
+_EXHAUSTED = frozenset({"Out of Memory", "IO", "Out of Range Memory"})
+_FAULTS = frozenset({"INTERNAL", "FATAL"})
 
 Authorize = Callable[[str], None]
 """Checks a topic's full name; raises `PermissionDenied` if the caller may not read the topic."""
@@ -224,7 +238,7 @@ class Query:
             found = run.prepare(self._tables, self._sent, self._views, self._bound.text)
             if found is None:
                 raise InvalidSql("the statement returns no rows")
-            check_types(found)
+            _check_types(found)
             self._schema = found
 
     def batches(self) -> Generator[pa.RecordBatch]:
@@ -368,3 +382,60 @@ def _batch_rows(states: Sequence[PartitionState]) -> int:
     rows = sum(state.next_offset - state.log_start_offset for state in states)
     size = sum(state.bytes for state in states)
     return BATCH_ROWS if size <= 0 else max(1, min(BATCH_ROWS, BATCH_BYTES * rows // size))
+
+
+def translated(error: EngineFailed, text: str, bound: BoundText | None) -> WingsError:
+    """Translate an error of DuckDB, or of Arrow within it, into the error of a query.
+
+    Args:
+        error: The failure, with DuckDB's JSON in its message.
+        text: The statement as the caller wrote it.
+        bound: The statement as sent to DuckDB.
+    """
+    if error.of_memory:
+        return ResourceExhausted("the query needs more memory than it may use")
+    found = _json_in(error.message)
+    kind = str(found.get("exception_type", ""))
+    message = str(found.get("exception_message", error)).strip()
+    # The rest are hints about settings, which the caller cannot change, and names of tables.
+    message = re.split(r"\n(?:Did you mean|Possible solutions|\n|LINE )", message)[0]
+    message = without_hints(message.replace("\n", " "))[:MESSAGE_LENGTH_MAX]
+    if kind in _EXHAUSTED or "max_temp_directory_size" in message:
+        return ResourceExhausted(f"the query needs more memory or disk than it may use: {message}")
+    if kind in _FAULTS:
+        return Internal(f"the query failed in DuckDB: {message}")
+    byte = int(found["position"]) if str(found.get("position", "")).isdigit() else None
+    if byte is not None and bound is not None:
+        byte = bound.original(byte - error.shift)
+    return invalid_sql(message, text, byte)
+
+
+def _json_in(message: str) -> dict[str, Any]:
+    start = message.find("{")
+    if start < 0:
+        return {}
+    try:
+        found, _ = json.JSONDecoder().raw_decode(message[start:])
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Reject result types that no response format supports.
+
+    Raises:
+        InvalidSql: A column is an ENUM or of a type of DuckDB's own, or contains one.
+    """
+    for field in fields_of(schema):
+        if _is_of_duckdb_alone(field.type):
+            raise InvalidSql(
+                f"column {field.name!r:.80} has type {field.type!s:.80}: cast it, say ::VARCHAR"
+            )
+
+
+def _is_of_duckdb_alone(data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type) or isinstance(data_type, pa.BaseExtensionType):
+        return True
+    inner = (data_type.field(index).type for index in range(data_type.num_fields))
+    return any(map(_is_of_duckdb_alone, inner))

@@ -1,4 +1,8 @@
-"""Statements: one SELECT, parsed by DuckDB, every node of its tree checked against an allow list.
+"""Statements: one SELECT, parsed by DuckDB, every node of its tree checked against lists.
+
+The functions that a statement may call are those of filters, which keep the memory of an expression
+in proportion to its rows, plus aggregates, window functions and the clock. None reads files,
+settings or the environment, sleeps, or multiplies its input.
 
 The tree also gives the tables that a statement names, and the positions of its parameters.
 """
@@ -11,8 +15,9 @@ from typing import Any, cast
 
 from wings_core.contracts.sql import RESERVED
 from wings_core.errors import InvalidName, InvalidSql, ResourceExhausted
+from wings_core.fetch.expression import FUNCTIONS as FILTER_FUNCTIONS
+from wings_core.fetch.expression import words
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
-from wings_core.sql.vocabulary import CLASSES, FUNCTIONS, NODES, SOURCES, TABLE_FUNCTIONS
 from wings_core.sql_process.interface import CATALOG, Parsed
 from wings_core.storage.lru import Lru
 from wings_core.suggestions import suggested
@@ -31,6 +36,52 @@ TREE_KEPT_BYTES_MAX = 32 * 1024
 
 CATALOGS = frozenset({"memory", "system"})
 """Catalogs of DuckDB whose names a schema of ours may have too."""
+
+_AGGREGATES = words(
+    """
+    any_value approx_count_distinct approx_quantile approx_top_k arbitrary arg_max
+    arg_max_null arg_min arg_min_null argmax argmin array_agg avg bit_and bit_or bit_xor
+    bool_and bool_or corr count count_if count_star countif covar_pop covar_samp entropy
+    favg first fsum group_concat grouping grouping_id histogram kahan_sum kurtosis
+    kurtosis_pop last list listagg mad max max_by mean median min min_by mode product
+    quantile quantile_cont quantile_disc regr_avgx regr_avgy regr_count regr_intercept
+    regr_r2 regr_slope regr_sxx regr_sxy regr_syy sem skewness stddev stddev_pop stddev_samp
+    string_agg sum sumkahan sum_no_overflow var_pop var_samp variance
+    """
+)
+
+_WINDOW_FUNCTIONS = words(
+    """
+    cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank
+    rank_dense row_number
+    """
+)
+
+_SCALARS = words(
+    """
+    age current_date current_localtime current_localtimestamp current_time current_timestamp
+    gen_random_uuid get_current_date get_current_time get_current_timestamp ifnull map now
+    nvl random replace struct_pack today transaction_timestamp typeof unnest uuid
+    """
+)
+
+FUNCTIONS = FILTER_FUNCTIONS | _AGGREGATES | _WINDOW_FUNCTIONS | _SCALARS
+
+_TABLE_FUNCTIONS = words("generate_series range unnest")
+
+_NODES = words("SELECT_NODE SET_OPERATION_NODE RECURSIVE_CTE_NODE CTE_NODE STATEMENT_NODE")
+"""Kinds of queries that only read."""
+
+_SOURCES = words("BASE_TABLE EMPTY EXPRESSION_LIST JOIN PIVOT SHOW_REF SUBQUERY TABLE_FUNCTION")
+"""Kinds of sources after FROM."""
+
+_CLASSES = words(
+    """
+    BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION LAMBDA OPERATOR
+    PARAMETER POSITIONAL_REFERENCE STAR SUBQUERY TYPE WINDOW
+    """
+)
+"""Classes of expressions."""
 
 _SETTING = re.compile(r"\b(?:SET|PRAGMA|RESET|settings?|configur\w+)\b|=\s*(?:true|false)\b")
 
@@ -201,7 +252,7 @@ class _Walk:
             self.visit(value, known)
 
     def _query(self, node: _Node, known: frozenset[str]) -> None:
-        if node["type"] not in NODES:
+        if node["type"] not in _NODES:
             self._refuse(node, f"{node['type'].partition('_')[0]} is refused: SQL reads topics")
         for entry in node["cte_map"]["map"]:
             self.visit(entry["value"], known)
@@ -214,14 +265,14 @@ class _Walk:
 
     def _source(self, node: _Node, known: frozenset[str]) -> None:
         kind = node["type"]
-        if kind not in SOURCES:
+        if kind not in _SOURCES:
             self._refuse(node, f"{kind} is refused")
         if kind == "BASE_TABLE":
             self._table(node, known)
         elif kind == "TABLE_FUNCTION":
             function: _Node = node["function"]
             name = str(function["function_name"]).lower()
-            if function["schema"] or function["catalog"] or name not in TABLE_FUNCTIONS:
+            if function["schema"] or function["catalog"] or name not in _TABLE_FUNCTIONS:
                 self._refuse(node, f"the table function {name!r:.80} is refused")
             for argument in function["arguments"]:
                 self.visit(argument, known)
@@ -247,7 +298,7 @@ class _Walk:
 
     def _expression(self, node: _Node, known: frozenset[str]) -> None:
         kind = node["class"]
-        if kind not in CLASSES:
+        if kind not in _CLASSES:
             self._refuse(node, f"{kind} is refused")
         if kind in ("FUNCTION", "WINDOW"):
             self._function(node)

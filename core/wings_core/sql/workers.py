@@ -29,9 +29,16 @@ from wings_core.errors import Internal, ResourceExhausted
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import MIB, Limits
 from wings_core.sql.predicate import Predicate
-from wings_core.sql_process.channel import Channel, Received, readable
-from wings_core.sql_process.interface import EngineFailed, Parsed, View
-from wings_core.sql_process.rows import open_pipe, writer_to
+from wings_core.sql_process.interface import (
+    Channel,
+    EngineFailed,
+    Parsed,
+    Received,
+    View,
+    open_pipe,
+    readable,
+    writer_to,
+)
 
 WAIT_SECONDS_MAX = 5.0
 """Longest time that a query waits for a worker when all are lent."""

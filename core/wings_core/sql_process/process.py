@@ -27,10 +27,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wings_core.sql_process.channel import Channel, Received, readable
 from wings_core.sql_process.engine import EngineBounds, StatementEngine, engine_errors
-from wings_core.sql_process.interface import EngineFailed, View
-from wings_core.sql_process.rows import open_pipe, reader_of, serialized, writer_to
+from wings_core.sql_process.interface import (
+    Channel,
+    EngineFailed,
+    Received,
+    View,
+    open_pipe,
+    readable,
+    reader_of,
+    serialized,
+    writer_to,
+)
 
 PARSE_SECONDS_MAX = 5.0
 """Most processor time for parsing one text; a list of 256 KiB takes one second."""

@@ -8,7 +8,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.metadata.open import has_metadata, open_metadata
 from wings_core.model import ShareGroup
 from wings_core.share.open import all_groups, open_postgres_store
-from wings_core.share.replica.rebuild import Rebuilt, rebuild_holds
+from wings_core.share.replica.copies import Rebuilt, rebuild_holds
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import HoldStore

@@ -4,13 +4,11 @@ from time import monotonic
 from typing import Self
 
 from wings_core.queue.commit import Committer, StageDead
-from wings_core.queue.coordinator import QueueCoordinator
-from wings_core.queue.directory import DirectoryQueue
+from wings_core.queue.coordinator import QueueCoordinator, VisibilityExtender
 from wings_core.queue.interfaces import Queue
 from wings_core.queue.journal import Journal
 from wings_core.queue.shared_state import QueueSharedState
-from wings_core.queue.sqlite import SqliteQueue
-from wings_core.queue.visibility_extender import VisibilityExtender
+from wings_core.queue.sqlite import DirectoryQueue, SqliteQueue
 from wings_spark.ingest.disposal import disposal_of
 from wings_spark.ingest.history import History
 from wings_spark.ingest.settings import SourceSettings

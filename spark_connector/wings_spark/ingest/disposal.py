@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wings_core.errors import InvalidArgument
-from wings_core.queue.claims import ClaimedFile
+from wings_core.queue.journal import ClaimedFile
 from wings_core.queue.uris import bucket_and_key, is_object
 from wings_spark.ingest.fetched import FileError, RefusedError
 from wings_spark.ingest.settings import SourceSettings

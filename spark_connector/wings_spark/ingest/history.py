@@ -6,7 +6,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from wings_client import Client, Topic
-from wings_core.queue.claims import FileReport
+from wings_core.queue.journal import FileReport
 from wings_spark.ingest.settings import SourceSettings
 
 COLUMNS = {

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from wings_client.files.formats import FileFormat, compression_of, format_by_name
 from wings_client.files.sections import Section
-from wings_core.queue.claims import Claim, ClaimedFile
 from wings_core.queue.commit import mark_prefix
+from wings_core.queue.journal import Claim, ClaimedFile
 from wings_core.queue.uris import is_object
 from wings_spark.ingest.settings import SourceSettings
 

@@ -21,7 +21,7 @@ from wings_client.files.opened import OpenFile, open_file
 from wings_client.files.parts import Part, PartCheck, named
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
-from wings_core.queue.claims import ClaimedFile
+from wings_core.queue.journal import ClaimedFile
 from wings_spark.ingest.columns import FileColumns, OnNewColumns
 from wings_spark.ingest.fetch_file import fetched_file
 from wings_spark.ingest.fetched import FileError, read_errors

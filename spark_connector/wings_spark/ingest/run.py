@@ -5,9 +5,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
-from wings_core.queue.claims import Fate, Outcome
 from wings_core.queue.commit import mark_prefix, stage_prefix, writer_of
-from wings_core.queue.journal import Journal
+from wings_core.queue.journal import Fate, Journal, Outcome
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.data_source import NAME, SETTINGS, TASKS, IngestDataSource

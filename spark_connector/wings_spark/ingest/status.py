@@ -9,8 +9,14 @@ from typing import Any
 
 from wings_core.errors import InvalidArgument
 from wings_core.model import Shard, ShardCounts
-from wings_core.queue.claims import DEAD_FATES, Fate, FileOutcome, Outcome
-from wings_core.queue.journal import CLAIMS_KEPT_MAX, Journal
+from wings_core.queue.journal import (
+    CLAIMS_KEPT_MAX,
+    DEAD_FATES,
+    Fate,
+    FileOutcome,
+    Journal,
+    Outcome,
+)
 from wings_core.queue.notifications import DedupKey, file_of_shard, is_of_message, message_of
 from wings_core.queue.uris import is_object
 from wings_core.times import format_timestamp

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from wings_client import Client, Topic
 from wings_core.errors import BatchTooLarge, InvalidArgument, WingsError
-from wings_core.queue.claims import FileResult
 from wings_core.queue.commit import stage_prefix, writer_of
+from wings_core.queue.journal import FileResult
 from wings_core.times import now_us
 from wings_spark.connection import ServerAccess
 from wings_spark.ingest.columns import NewColumnsError

@@ -20,10 +20,10 @@ from fix_ingest import Ingest, MakeSource, Pipeline, Start, write_jsonl
 
 from wings_client import Client, ShardState
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable, WingsError
-from wings_core.queue.claims import Fate, Outcome
+from wings_core.queue.coordinator import VisibilityExtender
+from wings_core.queue.journal import Fate, Outcome
 from wings_core.queue.local_state import Phase
 from wings_core.queue.sqlite import SqliteQueue
-from wings_core.queue.visibility_extender import VisibilityExtender
 from wings_spark.ingest import status
 from wings_spark.ingest.settings import SourceSettings
 

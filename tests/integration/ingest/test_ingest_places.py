@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fix_ingest import Ingest, write_jsonl
 
-from wings_core.queue.claims import Fate, Outcome
+from wings_core.queue.journal import Fate, Outcome
 from wings_spark.ingest import status
 from wings_spark.ingest.run import figures
 from wings_spark.ingest.settings import SourceSettings

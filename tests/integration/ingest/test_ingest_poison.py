@@ -12,7 +12,7 @@ from forked_commands import FORKED
 
 from wings_client import Client
 from wings_core.errors import Unavailable
-from wings_core.queue.claims import Claim, Fate, FileResult
+from wings_core.queue.journal import Claim, Fate, FileResult
 from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest.plan import FileSection, PlannedWork, planned
 from wings_spark.ingest.read_file import FileReader, FileReading

@@ -20,7 +20,7 @@ from fix_ingest import Ingest, write_jsonl
 
 from wings_client.files import OpenFile, Part
 from wings_core.errors import InvalidArgument
-from wings_core.queue.claims import Fate
+from wings_core.queue.journal import Fate
 from wings_spark.ingest import status
 from wings_spark.ingest.run import check
 

@@ -14,7 +14,7 @@ from fix_ingest import Ingest, MakeSource, write_jsonl
 
 from wings_client import Client
 from wings_core.errors import StageNotFound
-from wings_core.queue.claims import Claim, Fate, FileResult
+from wings_core.queue.journal import Claim, Fate, FileResult
 from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest import fetch_object
 from wings_spark.ingest.fetch_file import name_of
@@ -269,7 +269,7 @@ def test_a_value_that_is_longer_than_a_section_has_the_file_read_by_one_task(
 
 
 def test_results_without_a_section_are_a_failure(source: MakeSource) -> None:
-    from wings_core.queue.claims import results_by_shard
+    from wings_core.queue.journal import results_by_shard
 
     del source
     results = [FileResult("a", ("s",), 5, finished=True, section=0, sections=2)]

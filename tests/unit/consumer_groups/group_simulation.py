@@ -23,14 +23,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from wings_core.consumer_groups.assignment import TopicSlots
 from wings_core.consumer_groups.coordinator import (
     LEASE_SECONDS,
     Answer,
     GroupCoordinator,
     RunElsewhere,
 )
-from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat
+from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat, TopicSlots
 from wings_core.errors import FencedMember, Unavailable, WingsError
 from wings_core.metadata.maintenance import MaintenanceLease
 from wings_core.model import GroupChange, StoredGroup

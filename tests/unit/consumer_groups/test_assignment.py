@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_core.consumer_groups.assignment import TopicSlots, assign
+from wings_core.consumer_groups.group import TopicSlots, assign
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.slots import SLOTS, mask_of, slot_of, slots_in
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from wings_core.consumer_groups.assignment import TopicSlots
 from wings_core.consumer_groups.coordinator import LEASE_SECONDS, GroupCoordinator, RunElsewhere
-from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat
+from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat, TopicSlots
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 

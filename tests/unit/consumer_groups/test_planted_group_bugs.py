@@ -7,9 +7,8 @@ import pytest
 from group_simulation import Member, Metadata, Parts, World
 
 from wings_core.consumer_groups import coordinator
-from wings_core.consumer_groups.assignment import TopicSlots
 from wings_core.consumer_groups.coordinator import GroupCoordinator
-from wings_core.consumer_groups.group import ConsumerGroup, Heartbeat, Session
+from wings_core.consumer_groups.group import ConsumerGroup, Heartbeat, Session, TopicSlots
 from wings_core.errors import FencedMember, Unavailable
 from wings_core.metadata.maintenance import MaintenanceLease
 from wings_core.model import Assignment, GroupMember

@@ -27,9 +27,9 @@ from wings_core.fetch.expression import (
     CONCATENATIONS_MAX,
     DEPTH_MAX,
     EXPRESSION_LENGTH_MAX,
+    FUNCTIONS,
 )
 from wings_core.fetch.filter import RowFilter
-from wings_core.fetch.vocabulary import FUNCTIONS
 
 # pyarrow's stubs know only some of the arguments that its functions take.
 arrow: Any = pa

@@ -22,7 +22,7 @@ from wings_core.ingest.prepare import (
     Preparer,
     PushOptions,
 )
-from wings_core.ingest.sizes import bytes_of_runs
+from wings_core.ingest.route import bytes_of_runs
 from wings_core.limits import Limits
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Accepted, PageAddress, Rejected, Topic

@@ -13,8 +13,7 @@ from property_examples import examples
 
 from wings_core.errors import BatchTooLarge
 from wings_core.json_rows import encode_rows, encode_rows_within
-from wings_core.json_rows.encode import ROW_BYTES_MAX, STEP_BYTES
-from wings_core.json_rows.texts import text_bytes_max
+from wings_core.json_rows.encode import ROW_BYTES_MAX, STEP_BYTES, text_bytes_max
 
 # pyarrow's stubs know only some of the arguments that its factories take.
 arrow: Any = pa

@@ -27,13 +27,12 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.queue.azure import AzureQueue
-from wings_core.queue.directory import DirectoryQueue
 from wings_core.queue.interfaces import Queue
 from wings_core.queue.notifications import DedupKey, MessageKind, files_of
 from wings_core.queue.pubsub import PubSubQueue
-from wings_core.queue.sqlite import SqliteQueue
+from wings_core.queue.sqlite import DirectoryQueue, SqliteQueue
 from wings_core.queue.sqs import SqsQueue
-from wings_core.share.clock import MonotonicClock
+from wings_core.share.model import MonotonicClock
 from wings_spark.connection import ServerAccess
 from wings_spark.ingest.share_queue import ShareQueue
 

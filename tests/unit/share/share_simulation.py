@@ -40,7 +40,8 @@ from wings_core.model import (
 )
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.coordinator.core import Bounds, CoordinatorCore
+from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.groups import Bounds
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
     Acknowledgement,

@@ -12,7 +12,7 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.model import ShareGroup, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.delivery.times import LogTimes, check_column, microseconds
+from wings_core.share.delivery.record_fetcher import LogTimes, check_column, microseconds
 from wings_core.share.model import AcquireRequest
 from wings_core.share.state import partition
 from wings_core.share.state.partition import MessageState, MessageStates

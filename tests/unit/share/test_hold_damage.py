@@ -16,7 +16,7 @@ from wings_core.model import Lease, ShareConfig, ShareGroup
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.open import open_replica
-from wings_core.share.replica.rebuild import rebuild_holds
+from wings_core.share.replica.copies import rebuild_holds
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import HoldReplica, LeaseEntry, ReplicaState
 from wings_core.share.replica.sqlite_store import MIGRATIONS, SqliteHoldStore, problems_of

@@ -11,8 +11,7 @@ from wings_core.errors import WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.core import CoordinatorCore
-from wings_core.share.coordinator.entries import SettleEntry
-from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.finalize import Finalizer, SettleEntry
 from wings_core.share.coordinator.groups import Bounds, TrackedPartition
 from wings_core.share.coordinator.lease import Bundle, Leases
 from wings_core.share.coordinator.settle import SettleRequest, Settling

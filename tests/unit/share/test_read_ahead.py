@@ -4,7 +4,7 @@ import pyarrow as pa
 from test_record_fetcher import TOPIC, fetcher, offsets, rows
 
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.delivery import read_ahead
+from wings_core.share.delivery import record_fetcher
 
 
 def test_neighbours_that_are_taken_one_by_one_are_read_together() -> None:
@@ -19,21 +19,21 @@ def test_neighbours_that_are_taken_one_by_one_are_read_together() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    kept = read_ahead.ChunksReadAhead()
+    kept = record_fetcher.ChunksReadAhead()
     size = rows(0, 999).nbytes
-    topics = [str(number) for number in range(2 * read_ahead.CACHED_BYTES_MAX // size)]
+    topics = [str(number) for number in range(2 * record_fetcher.CACHED_BYTES_MAX // size)]
     for topic in topics:
         kept.keep(topic, UNPARTITIONED, rows(0, 999))
     assert kept.rows("0", UNPARTITIONED, 0, 1) is None
     there = [topic for topic in topics if kept.rows(topic, UNPARTITIONED, 0, 1) is not None]
-    assert 0 < len(there) * size <= read_ahead.CACHED_BYTES_MAX
-    many = rows(0, read_ahead.CHUNK_BYTES_MAX // 8)
+    assert 0 < len(there) * size <= record_fetcher.CACHED_BYTES_MAX
+    many = rows(0, record_fetcher.CHUNK_BYTES_MAX // 8)
     kept.keep("large", UNPARTITIONED, many)
     assert kept.rows("large", UNPARTITIONED, 0, 1) is None, "it is enough for requests of its own"
 
 
 def test_rows_with_gaps_are_not_kept() -> None:
-    kept = read_ahead.ChunksReadAhead()
+    kept = record_fetcher.ChunksReadAhead()
     gap = pa.concat_batches([rows(0, 1), rows(3, 4)])  # pyright: ignore[reportAttributeAccessIssue]
     kept.keep("t", UNPARTITIONED, gap)
     assert kept.rows("t", UNPARTITIONED, 0, 1) is None

@@ -17,8 +17,7 @@ from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.security.peers import PeerAccess
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.remote.link import RemoteLink
-from wings_core.share.remote.session import Asked, HoldSession
+from wings_core.share.remote.link import Asked, HoldSession, RemoteLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, HoldRequest, Request
 from wings_core.share.replica.sqlite_store import SqliteHoldStore

@@ -12,8 +12,7 @@ from fix_calls import Calls
 from wings_core.errors import Unavailable
 from wings_core.security.peers import PeerAccess
 from wings_core.share.remote import shared
-from wings_core.share.remote.link import RemoteLink
-from wings_core.share.remote.session import HoldSession
+from wings_core.share.remote.link import HoldSession, RemoteLink
 from wings_core.share.remote.shared import SharedLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, ForgetRequest

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from wings_core.errors import Unauthenticated, Unavailable
-from wings_core.queue.claims import ClaimedFile
+from wings_core.queue.journal import ClaimedFile
 from wings_spark.ingest.fetch_file import fetched_file
 from wings_spark.ingest.fetched import FileError, read_errors
 from wings_spark.ingest.plan import FileSection

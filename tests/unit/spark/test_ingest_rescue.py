@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from wings_core.queue.claims import ClaimedFile
+from wings_core.queue.journal import ClaimedFile
 from wings_spark.ingest.fetched import FileError
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.read_file import FileReader, FileReading

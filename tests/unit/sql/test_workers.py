@@ -20,8 +20,7 @@ from wings_core.errors import Internal, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.sql.workers import SAID_BYTES_MAX, Run, StatementWorker, Workers
-from wings_core.sql_process.channel import Received
-from wings_core.sql_process.interface import View
+from wings_core.sql_process.interface import Received, View
 
 pytestmark = pytest.mark.programs
 

@@ -31,28 +31,28 @@ from wings_core.model import (
     ShareGroup,
 )
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.clock import Clock, MonotonicClock
-from wings_core.share.coordinator.core import CoordinatorCore
+from wings_core.share.coordinator.core import Archiving, CoordinatorCore, Loop
 from wings_core.share.coordinator.groups import (
     READ_PARTITIONS_MAX,
     Bounds,
     FindGroup,
     ShareGroupTable,
 )
-from wings_core.share.coordinator.housekeeping import Archiving, Loop
 from wings_core.share.coordinator.lease import Bundle
 from wings_core.share.coordinator.positions import FindOffsets, Positions
 from wings_core.share.coordinator.ready import ReadyPartitions, WaitingMember
 from wings_core.share.coordinator.settle import Settles
-from wings_core.share.counts import ShareCounts
 from wings_core.share.model import (
     Acknowledgement,
     AcquireRequest,
+    Clock,
     DeadLetterSink,
     Leased,
+    MonotonicClock,
     OffsetRange,
     ReadTimes,
 )
+from wings_core.share.progress import ShareCounts
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure, ReplicaLink, Runner
 from wings_core.share.replica.replica import Replica

@@ -1,23 +1,23 @@
 """Finalizer: renews leases, writes dead letters, finishes and releases, at a majority.
 
-What is decided before a step may have been overtaken after it, by an expiry or by another thread;
-so after each step only what still is as it was left is changed, and the replicas have the last
-word.
+Its input is the entries of an acknowledge request in one partition, checked and sorted. What is
+decided before a step may have been overtaken after it, by an expiry or by another thread; so after
+each step only what still is as it was left is changed, and the replicas have the last word.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from wings_core.errors import WingsError
-from wings_core.model import Lease, ShareGroup
-from wings_core.share.clock import Clock
-from wings_core.share.coordinator.entries import SettleEntry, not_held, unknown
+from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
+from wings_core.model import Lease, ShareGroup, member_tag
 from wings_core.share.coordinator.groups import PartitionTable, TrackedPartition
 from wings_core.share.model import (
     Acknowledgement,
     ArchivedRange,
+    Clock,
     DeadLetterSink,
     OffsetRange,
     PendingDeadLetters,
@@ -39,9 +39,35 @@ ARCHIVE_RETRY_SECONDS = 1.0
 UNACKNOWLEDGED = "never acknowledged: the member died, or its lock ended"
 """Error of a message at the delivery limit that no member acknowledged or released."""
 
+OFFSET_MAX = 1 << 62
+"""No message has a later offset, and replicas refuse to be asked about one."""
+
 _logger = logging.getLogger(__name__)
 
-Ranged = TypeVar("Ranged", CountedRange, ArchivedRange)
+_Ranged = TypeVar("_Ranged", CountedRange, ArchivedRange)
+
+
+@dataclass(slots=True)
+class SettleEntry:
+    """One acknowledgement of a partition, cut to what the log still has."""
+
+    asked: Acknowledgement
+    first: int
+    last: int
+    lease: Lease
+    until: float = 0.0
+    """When its lease is over."""
+    counts: list[CountedRange] = field(default_factory=list)
+    """Deliveries of its parts, the present one included."""
+    gone: bool = False
+    """Wholly below the log's start."""
+    error: WingsError | None = None
+
+    def exhausted(self, limit: int) -> bool:
+        """Tell whether a release archives at least a part of it."""
+        if self.asked.type != "release" or not self.asked.counts:
+            return False
+        return any(part.count >= limit for part in self.counts)
 
 
 class Finalizer:
@@ -297,10 +323,10 @@ class Finalizer:
         return self._dead_letters.begin(group, letters)
 
 
-def pieces(group: ShareGroup, ranges: Iterable[Ranged]) -> Iterator[list[Ranged]]:
+def pieces(group: ShareGroup, ranges: Iterable[_Ranged]) -> Iterator[list[_Ranged]]:
     """Divide ranges, in order, into lists of as many messages as are to be buried at a time."""
     most = min(DEAD_LETTERS_MAX, group.config.lock_duration_ms // DEAD_LETTER_WRITE_MS)
-    piece: list[Ranged] = []
+    piece: list[_Ranged] = []
     room = most
     for each in ranges:
         first = each.first
@@ -342,3 +368,95 @@ def _letters(
         for part in entry.counts
         if rejected or part.count >= limit
     ]
+
+
+def entries_of(
+    asked: Sequence[Acknowledgement], member: str, log_start: int
+) -> list[SettleEntry] | WingsError:
+    """Check what needs no state: ranges, leases, whose they are.
+
+    Returns:
+        The entries in the order given, or why all of them fail.
+    """
+    tag = member_tag(member)
+    entries: list[SettleEntry] = []
+    for acknowledgement in asked:
+        first, last = acknowledgement.first, acknowledgement.last
+        if not 0 <= first <= last:
+            return InvalidArgument(f"offsets {first} to {last} are no range")
+        gone = last < log_start
+        if gone:
+            # Whatever it was held with: retention has finished it.
+            entries.append(SettleEntry(acknowledgement, first, last, Lease("", 0, ""), gone=True))
+            continue
+        try:
+            lease = Lease.parse(acknowledgement.lease)
+        except InvalidArgument:
+            lease = None  # To a worker, what leases look like is nothing.
+        if lease is None or lease.member_tag != tag or last > OFFSET_MAX:
+            return not_held(acknowledgement, member)
+        entries.append(SettleEntry(acknowledgement, max(first, log_start), last, lease))
+    return overlap(entries) or entries
+
+
+def not_held(asked: Acknowledgement, member: str) -> InvalidRecordState:
+    """Return the error for what a member does not hold with the lease that it named."""
+    return InvalidRecordState(
+        f"messages {asked.first} to {asked.last} of partition {asked.partition:.80} are not held "
+        f"by {member:.80} with lease {asked.lease:.80}; nothing of the partition was changed",
+        first=asked.first,
+        last=asked.last,
+    )
+
+
+def not_released(
+    asked: Acknowledgement, member: str, verdict: Verdict, *, alone: bool
+) -> WingsError:
+    """Return the error for what was not released.
+
+    Args:
+        asked: The acknowledgement.
+        member: The member that asked.
+        verdict: The outcome of the release.
+        alone: Whether nothing else of the request was done.
+    """
+    if verdict is Verdict.UNKNOWN:
+        return unknown(asked)
+    if alone:
+        return not_held(asked, member)
+    return InvalidRecordState(
+        f"messages {asked.first} to {asked.last} of partition {asked.partition:.80} are not held "
+        f"by {member:.80} any more; what else was asked for in the request is answered for by "
+        "itself",
+        first=asked.first,
+        last=asked.last,
+    )
+
+
+def not_tried(asked: Acknowledgement) -> Unavailable:
+    """Return the error for what was left alone as something else of the request had failed."""
+    return Unavailable(
+        f"messages {asked.first} to {asked.last} stay held: too few of the replicas of holds "
+        "answered to acknowledge others of the request"
+    )
+
+
+def unknown(asked: Acknowledgement) -> Unavailable:
+    """Return the error for what may have been done."""
+    return Unavailable(
+        f"it is unknown whether messages {asked.first} to {asked.last} were acknowledged: too few "
+        "of the replicas of holds answered",
+        in_doubt=True,
+    )
+
+
+def overlap(entries: Sequence[SettleEntry]) -> InvalidRecordState | None:
+    """Return the error of entries of which two have a message in common, if there are such."""
+    ordered = sorted((entry for entry in entries if not entry.gone), key=lambda entry: entry.first)
+    for before, after in itertools.pairwise(ordered):
+        if after.first <= before.last:
+            return InvalidRecordState(
+                f"messages {after.first} to {min(before.last, after.last)} are acknowledged twice "
+                "in one request; nothing of the partition was changed"
+            )
+    return None

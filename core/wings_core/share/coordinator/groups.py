@@ -21,9 +21,8 @@ from wings_core.errors import GroupNotFound, NotFound, ResourceExhausted, Unavai
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareGroup, member_tag
 from wings_core.partitions import Partition
-from wings_core.share.clock import Clock
 from wings_core.share.coordinator.ready import ReadyPartitions
-from wings_core.share.model import ShareKey
+from wings_core.share.model import Clock, ShareKey
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import KnownPartition

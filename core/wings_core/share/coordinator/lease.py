@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from wings_core.errors import WingsError
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.clock import Clock
 from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.groups import (
     READ_AGAIN_SECONDS,
@@ -22,7 +21,7 @@ from wings_core.share.coordinator.groups import (
     TrackedPartition,
     learn,
 )
-from wings_core.share.model import AcquireRequest, Leased, OffsetRange
+from wings_core.share.model import AcquireRequest, Clock, Leased, OffsetRange
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import HoldResult

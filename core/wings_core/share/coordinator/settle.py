@@ -13,8 +13,8 @@ from typing import Any
 from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.model import ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.clock import Clock
-from wings_core.share.coordinator.entries import (
+from wings_core.share.coordinator.finalize import (
+    Finalizer,
     SettleEntry,
     entries_of,
     not_held,
@@ -23,15 +23,14 @@ from wings_core.share.coordinator.entries import (
     overlap,
     unknown,
 )
-from wings_core.share.coordinator.finalize import Finalizer
 from wings_core.share.coordinator.groups import (
     Bounds,
     PartitionTable,
     ShareGroupTable,
     TrackedPartition,
 )
-from wings_core.share.counts import ShareCounts
-from wings_core.share.model import Acknowledgement
+from wings_core.share.model import Acknowledgement, Clock
+from wings_core.share.progress import ShareCounts
 from wings_core.share.quorum.quorum import TRIES_MAX
 from wings_core.share.quorum.run import Procedure, Runner
 from wings_core.share.quorum.votes import Verdict

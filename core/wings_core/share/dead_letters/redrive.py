@@ -32,8 +32,7 @@ from wings_core.model import Accepted, Rejected, Topic
 from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.dead_letters.payloads import read_payload
-from wings_core.share.dead_letters.writer import require_dead_letters
+from wings_core.share.dead_letters.writer import read_payload, require_dead_letters
 
 FAILURES_MAX = 10
 """How many letters that cannot be sent back are told of one by one."""

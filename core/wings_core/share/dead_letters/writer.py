@@ -4,8 +4,13 @@
 
 Each letter is a batch of its own whose producer is the letter's id, at sequence 0. So
 writing it again, after a crash or on another node, in whatever ranges, returns the first result.
+
+A payload is the row as an Arrow IPC RecordBatch message. Such a message has no schema, and Arrow
+reads it by any that it is given. So its metadata has a fingerprint of its schema, which readers
+that do not know of it pass over.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -35,7 +40,6 @@ from wings_core.model import Rejected, ShareGroup, Topic
 from wings_core.model import Sequence as ProducerSequence
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.dead_letters.payloads import payload_of
 from wings_core.share.delivery.record_fetcher import FetchedRecords, RecordFetcher, rows_of
 from wings_core.share.model import ArchivedRange, DeadLetterSink, PendingDeadLetters, dead_letter_id
 from wings_core.times import now_us
@@ -48,6 +52,8 @@ FLUSH_BYTES = 8 << 20
 
 AHEAD_MAX = 4
 """Fetches that run ahead of the letters being written."""
+
+_FINGERPRINT = b"wings.schema"
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -98,14 +104,54 @@ def open_dead_letter_topic(admin: Admin, name: TopicName, source: TopicName) -> 
     return topic
 
 
+def is_of_dead_letters(topic: Topic) -> bool:
+    """Return whether a topic holds dead letters."""
+    return topic.partition_key is None and topic.schema.equals(DEAD_LETTER_SCHEMA)
+
+
 def require_dead_letters(topic: Topic) -> None:
     """Make sure that a topic is one of dead letters.
 
     Raises:
         SchemaMismatch: It is not.
     """
-    if topic.partition_key is not None or not topic.schema.equals(DEAD_LETTER_SCHEMA):
+    if not is_of_dead_letters(topic):
         raise SchemaMismatch(f"{topic.name} is no topic of dead letters: its columns are others")
+
+
+def payload_of(row: pa.RecordBatch) -> bytes:
+    """Return a batch as a payload."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as writer:
+        writer.write_batch(row, custom_metadata={_FINGERPRINT: _fingerprint(row.schema)})
+    messages = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    messages.read_next_message()  # The schema.
+    return messages.read_next_message().serialize().to_pybytes()
+
+
+def read_payload(
+    payload: pa.Buffer, schemas: Sequence[pa.Schema], *, unmarked: bool
+) -> tuple[pa.RecordBatch, int]:
+    """Return the batch of a payload, and the number of its schema, from 1 on.
+
+    Args:
+        payload: A result of `payload_of`, or one without a fingerprint.
+        schemas: The versions of its schema: it has the last that fits.
+        unmarked: Whether one without a fingerprint has the first.
+
+    Raises:
+        InvalidArgument: It has none of them, or is damaged.
+    """
+    failure: InvalidArgument | None = None
+    for version in range(len(schemas), 0, -1):
+        try:
+            batch = _read(payload, schemas[version - 1], unmarked=unmarked and version == 1)
+        except InvalidArgument as error:
+            failure = failure or error
+        else:
+            return batch, version
+    assert failure is not None
+    raise failure
 
 
 class DeadLetterWriter(DeadLetterSink):
@@ -321,3 +367,25 @@ def _each_row(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[tuple[int
         (offset, (timestamp, rows.slice(index, 1)))
         for index, (offset, timestamp) in enumerate(zip(offsets, timestamps, strict=True))
     )
+
+
+def _read(payload: pa.Buffer, schema: pa.Schema, *, unmarked: bool) -> pa.RecordBatch:
+    stream = pa.BufferOutputStream()
+    stream.write(schema.serialize())
+    stream.write(payload)
+    try:
+        with pa.ipc.open_stream(stream.getvalue()) as reader:
+            found = reader.read_next_batch_with_custom_metadata()
+    except (pa.ArrowInvalid, OSError, StopIteration) as error:
+        raise InvalidArgument(f"its payload is damaged or has other columns: {error}") from None
+    metadata = found.custom_metadata or {}
+    fingerprint = metadata.get(_FINGERPRINT)
+    fits = unmarked if fingerprint is None else fingerprint == _fingerprint(schema)
+    if not fits:
+        raise InvalidArgument("its payload has other columns, of a topic of the same name")
+    return found.batch
+
+
+def _fingerprint(schema: pa.Schema) -> bytes:
+    columns = "\n".join(f"{field.name!r}: {field.type}" for field in schema)
+    return hashlib.sha256(columns.encode()).hexdigest()[:32].encode()

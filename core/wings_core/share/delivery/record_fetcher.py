@@ -1,11 +1,16 @@
 """RecordFetcher: the rows of a range of offsets, as many as can be had, wherever they lie.
 
-Dead letters take their payloads from it, and deliveries their rows. The store behind the log hides
-in which tier a page lies; a page of the remote one may take long, so `begin` reads on threads of
-its own.
+Dead letters take their payloads from it, deliveries their rows, and groups with a column of times
+the times at which messages are to be delivered. The store behind the log hides in which tier a page
+lies; a page of the remote one may take long, so `begin` reads on threads of its own.
+
+Workers that take a few messages at a time take neighbours, one after the other. Rows of a log never
+change, so what was read beside others is delivered without a look at the log or its pages.
 """
 
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,6 +22,7 @@ import pyarrow.compute as pc
 
 from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import (
+    InvalidArgument,
     NotFound,
     OffsetOutOfRange,
     ResourceExhausted,
@@ -30,10 +36,10 @@ from wings_core.fetch.selection import OFFSET_FIELD, Selection, timestamp_column
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PageFormat, Topic
 from wings_core.partitions import Partition
-from wings_core.share.delivery.read_ahead import ChunksReadAhead
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import BySchema
+from wings_core.suggestions import suggested
 
 THREADS = 4
 """Fetches that run at once; further ones wait for their turn."""
@@ -49,6 +55,20 @@ NEAR_ROWS_MAX = 32
 
 SELECTIONS_MAX = 1_000
 """Selections of schemas that are kept."""
+
+AHEAD_ROWS = 1_000
+"""How many rows are read where the ones before them were read just now."""
+
+CACHED_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes that are kept; those unused for longest go first."""
+
+CHUNK_BYTES_MAX = 1024 * 1024
+"""Larger chunks are not kept: they hold enough for a request of their own."""
+
+_TICKS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_INT64_MAX = (1 << 63) - 1
+
+_compute = cast("Any", pc)  # The stubs do not know the functions used.
 
 _logger = logging.getLogger(__name__)
 
@@ -304,6 +324,141 @@ class LogSource(RecordSource):
         return located.locations[0].end_offset if located.locations else offset
 
 
+def check_column(topic: Topic, column: str) -> None:
+    """Refuse a column that has no times.
+
+    Raises:
+        InvalidArgument: The topic has no such column, or it is no timestamp.
+    """
+    index = topic.schema.get_field_index(column)
+    if index < 0:
+        hint = suggested(column, topic.schema.names)
+        raise InvalidArgument(
+            f"config.deliver_at_column: topic {topic.name} has no column {column!r:.80}{hint}"
+        )
+    kind = topic.schema.field(index).type
+    if not pa.types.is_timestamp(kind):
+        raise InvalidArgument(
+            f"config.deliver_at_column: column {column!r:.80} is {kind}, and no timestamp"
+        )
+
+
+class LogTimes:
+    """Reads the times of messages from a log; from any thread.
+
+    Args:
+        fetcher: Reads it.
+        registry: Knows where it ends.
+    """
+
+    def __init__(self, fetcher: Fetcher, registry: OffsetRegistry) -> None:
+        self._fetcher = fetcher
+        self._registry = registry
+
+    def __call__(
+        self, topic: Topic, partition: Partition, column: str, first: int, last: int
+    ) -> pa.Int64Array:
+        """Return the times of `[first, last]`, one each, in microseconds since the epoch.
+
+        Null where the value is, where the row is gone or damaged, and for all of a topic without
+        the column: what cannot be known must not be held back for ever. Blocks for the reads.
+
+        Raises:
+            WingsError: They cannot be read for now.
+        """
+        if topic.schema.get_field_index(column) < 0:
+            return pa.nulls(last - first + 1, pa.int64())
+        records = RecordFetcher(LogSource(self._fetcher, self._registry, [column]))
+        try:
+            found = records.collect(topic, partition, first, last)
+        finally:
+            records.close()
+        if found.error is not None:
+            raise found.error
+        pieces: list[pa.Array[Any]] = []
+        at = first
+        for batch in found.batches:
+            offsets = cast("pa.Int64Array", batch.column("__offset"))
+            begin, end = offsets[0].as_py(), offsets[-1].as_py()
+            if end - begin + 1 != len(offsets):
+                raise AssertionError("rows of a log have no gaps")
+            pieces += [pa.nulls(begin - at, pa.int64()), microseconds(batch.column(column))]
+            at = end + 1
+        pieces.append(pa.nulls(last + 1 - at, pa.int64()))
+        return cast("pa.Int64Array", pa.concat_arrays(pieces))
+
+
+def microseconds(times: "pa.Array[Any]") -> pa.Int64Array:
+    """Return timestamps as microseconds since the epoch, rounded up; those without a zone are UTC.
+
+    Beyond what 64 bits hold it is the last moment that they do.
+    """
+    unit = str(times.type.unit)
+    ticks = times.cast(pa.int64())
+    if unit == "ns":
+        down = _compute.divide(ticks, 1_000)  # Rounds towards zero.
+        above = _compute.greater(_compute.subtract(ticks, _compute.multiply(down, 1_000)), 0)
+        return _compute.add(down, above.cast(pa.int64()))
+    each = _TICKS_US[unit]
+    most = _INT64_MAX // each
+    bounded = _compute.max_element_wise(
+        _compute.min_element_wise(ticks, most, skip_nulls=False), -most, skip_nulls=False
+    )
+    return _compute.multiply(bounded, each)
+
+
+class ChunksReadAhead:
+    """The last chunk read of each of some partitions; all methods from any thread.
+
+    A topic is named by its UUID and the version of its schema.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._chunks: OrderedDict[tuple[str, Partition], tuple[int, pa.RecordBatch]] = OrderedDict()
+        self._bytes = 0
+
+    def rows(
+        self, topic: str, partition: Partition, first: int, last: int
+    ) -> pa.RecordBatch | None:
+        """Return the rows `[first, last]`, if all of them are kept."""
+        with self._lock:
+            found = self._chunks.get((topic, partition))
+            if found is None:
+                return None
+            start, chunk = found
+            if first < start or last >= start + chunk.num_rows:
+                return None
+            self._chunks.move_to_end((topic, partition))
+        return chunk.slice(first - start, last - first + 1)
+
+    def stop_offset(self, topic: str, partition: Partition, first: int, stop: int) -> int:
+        """Return up to where to read for `[first, stop)`: further, where it goes on from before."""
+        with self._lock:
+            found = self._chunks.get((topic, partition))
+        if found is None or not found[0] < first <= found[0] + found[1].num_rows:
+            return stop
+        return max(stop, first + AHEAD_ROWS)
+
+    def keep(self, topic: str, partition: Partition, chunk: pa.RecordBatch) -> None:
+        """Keep a chunk with the column `__offset`, in place of the one before."""
+        size, offsets = chunk.nbytes, chunk.column(OFFSET_FIELD.name)
+        if not chunk.num_rows or size > CHUNK_BYTES_MAX:
+            return
+        start: int = offsets[0].as_py()
+        if offsets[-1].as_py() != start + chunk.num_rows - 1:
+            return  # Some are missing.
+        with self._lock:
+            before = self._chunks.pop((topic, partition), None)
+            if before is not None:
+                self._bytes -= before[1].nbytes
+            self._chunks[topic, partition] = (start, chunk)
+            self._bytes += size
+            while self._bytes > CACHED_BYTES_MAX:
+                _, (_, oldest) = self._chunks.popitem(last=False)
+                self._bytes -= oldest.nbytes
+
+
 def _key(topic: Topic) -> str:
     """Return what rows are kept by: those of another version of the schema have other columns."""
     return f"{topic.uuid} {topic.schema_version}"
@@ -338,6 +493,7 @@ def _within(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     if offsets[-1].as_py() - offsets[0].as_py() == len(offsets) - 1:
         skipped = max(0, first - offsets[0].as_py())
         return batch.slice(skipped, max(0, last - offsets[0].as_py() + 1 - skipped))
-    compute = cast("Any", pc)  # The stubs know of no comparison with a number.
-    wanted = compute.and_(compute.greater_equal(offsets, first), compute.less_equal(offsets, last))
+    wanted = _compute.and_(
+        _compute.greater_equal(offsets, first), _compute.less_equal(offsets, last)
+    )
     return batch.filter(wanted)

@@ -15,8 +15,7 @@ from typing import Any, cast
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
-from wings_core.share.clock import Clock
-from wings_core.share.model import OffsetRange, ShareKey
+from wings_core.share.model import Clock, OffsetRange, ShareKey
 from wings_core.share.quorum.run import Broadcast, Pause, Procedure
 from wings_core.share.quorum.votes import (
     HoldResult,

@@ -33,8 +33,7 @@ from wings_core.errors import (
 )
 from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
-from wings_core.share.clock import Clock, MonotonicClock
-from wings_core.share.model import OffsetRange, ShareKey
+from wings_core.share.model import Clock, MonotonicClock, OffsetRange, ShareKey
 from wings_core.share.replica.partition import Hold, RangePiece, ReplicaPartition, part_of
 from wings_core.share.replica.requests import (
     BATCH_MAX,
