@@ -13,7 +13,6 @@
 `wings_spark.read` is the faster way for batch reads that name their columns or a filter.
 """
 
-from wings_spark.fast_path import read
-from wings_spark.source import register
+from wings_spark.source import read, register
 
 __all__ = ["read", "register"]

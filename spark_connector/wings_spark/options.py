@@ -2,14 +2,23 @@
 
 Spark passes options as strings, and their names without regard to case. An unknown option is an
 error: a misspelt `startingOffsets` would otherwise read everything.
+
+Options of tables, `CREATE TABLE … USING wings OPTIONS (…)`, Spark passes to a data source in Python
+only when the table is created, not when it is read or written. It keeps the schema with the
+columns' metadata: so the options are stored there, and found in the schema passed to reads, writes
+and streams of the table. Spark never requests the schema again: if the topic has grown since, users
+must alter the table's columns.
 """
 
 import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
+import pyarrow as pa
 from pydantic import (
     AfterValidator,
     AliasGenerator,
@@ -23,6 +32,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from wings_core.arrow_types import fields_of
 from wings_core.contracts.messages import INT64_MAX, problem_of, sentence, shortened, shown
 from wings_core.contracts.reads import Columns
 from wings_core.errors import InvalidArgument, WingsError
@@ -31,6 +41,9 @@ from wings_core.times import parse_timestamp
 from wings_spark.bounds import Bound, parse_bound
 from wings_spark.connection import RETRY_SECONDS, ServerAccess
 from wings_spark.ranges import TASKS_MAX
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
 """Default time for which a trigger waits for `minOffsetsPerTrigger`, as in Kafka's source."""
@@ -42,6 +55,21 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d"
 
 _BATCH_ONLY = ("ending_offsets", "ending_timestamp")
 _STREAM_ONLY = ("max_offsets_per_trigger", "min_offsets_per_trigger", "max_trigger_delay")
+
+_OF_SPARK = ("checkpointlocation", "queryname")
+"""Options of the stream itself that Spark passes too, in lower case."""
+
+_PROVIDER = "provider"
+
+_OPTION = "option."
+"""Prefix with which Spark repeats each option: it also passes a table's own properties (provider,
+owner, comment, the user's TBLPROPERTIES) among the options."""
+
+_SECRET = "token"
+
+_METADATA = "wings.options"
+
+_logger = logging.getLogger("wings_spark")
 
 
 def _names(text: object) -> object:
@@ -235,34 +263,6 @@ class SparkReadOptions(Options):
         return _one(self.ending_offsets, self.ending_timestamp, default)
 
 
-def split_pattern(text: str) -> tuple[NamespaceName, re.Pattern[str]]:
-    """Return the namespace and the pattern of topic ids in an option `topicsPattern`.
-
-    Args:
-        text: A regular expression for ids of topics in the default namespace, or
-            `tenants/T/namespaces/N/topics/` and one for topics in another.
-
-    Raises:
-        InvalidArgument: The text has no valid regular expression, or no valid name before it.
-    """
-    before, found, pattern = text.rpartition("/topics/")
-    namespace = NamespaceName.parse(before) if found else DEFAULT_NAMESPACE
-    try:
-        return namespace, re.compile(pattern)
-    except re.error as problem:
-        raise InvalidArgument(f"{pattern!r:.80} is not a regular expression: {problem}") from None
-
-
-def _one(offsets: Bound | None, timestamp: int | None, default: Bound) -> Bound:
-    if timestamp is not None:
-        return Bound.at_timestamp(timestamp)
-    return offsets or default
-
-
-_OF_SPARK = ("checkpointlocation", "queryname")
-"""Options of the stream itself that Spark passes too, in lower case."""
-
-
 class WriteOptions(Options):
     """Options of writes, both batches and streams."""
 
@@ -297,3 +297,115 @@ class WriteOptions(Options):
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise problem_of("options 'txnAppId' and 'txnVersion' go together: give both or none")
         return self
+
+
+def split_pattern(text: str) -> tuple[NamespaceName, re.Pattern[str]]:
+    """Return the namespace and the pattern of topic ids in an option `topicsPattern`.
+
+    Args:
+        text: A regular expression for ids of topics in the default namespace, or
+            `tenants/T/namespaces/N/topics/` and one for topics in another.
+
+    Raises:
+        InvalidArgument: The text has no valid regular expression, or no valid name before it.
+    """
+    before, found, pattern = text.rpartition("/topics/")
+    namespace = NamespaceName.parse(before) if found else DEFAULT_NAMESPACE
+    try:
+        return namespace, re.compile(pattern)
+    except re.error as problem:
+        raise InvalidArgument(f"{pattern!r:.80} is not a regular expression: {problem}") from None
+
+
+def plain_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return a user's options, without the properties of a table being created."""
+    if not is_of_table(given):
+        return dict(given)
+    begin = len(_OPTION)
+    return {name[begin:]: given[name] for name in given if name.startswith(_OPTION)}
+
+
+def is_of_table(given: Mapping[str, str]) -> bool:
+    """Return whether options belong to a table being created."""
+    return _PROVIDER in given
+
+
+def with_options(schema: "StructType", options: Mapping[str, str]) -> "StructType":
+    """Return a schema whose columns carry the options of their table.
+
+    Raises:
+        InvalidArgument: An option is a secret.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    if any(name.lower() == _SECRET for name in options):
+        raise InvalidArgument(
+            "option 'token' would be kept in the catalog, where others can read it: give "
+            "'tokenFile', or set WINGS_TOKEN for the driver"
+        )
+    text = json.dumps(dict(options))
+    return StructType(
+        [
+            StructField(field.name, field.dataType, field.nullable, {_METADATA: text})
+            for field in schema.fields
+        ]
+    )
+
+
+def options_of(given: Mapping[str, str], schema: "StructType") -> dict[str, str]:
+    """Return the options of a query: its own, and those of its table that it does not override.
+
+    Raises:
+        InvalidArgument: There are no options, as in a table that was created with columns.
+    """
+    found = _kept(schema) | plain_options(given)
+    if not found:
+        raise InvalidArgument(
+            "there are no options: create a table without columns, as in CREATE TABLE t USING "
+            "wings OPTIONS (endpoint '…', topic '…'); Spark keeps none of one with columns"
+        )
+    return found
+
+
+def _kept(schema: "StructType") -> dict[str, str]:
+    """Return the options carried by the columns of a table; a DataFrame's carry none."""
+    found: dict[str, str] = {}
+    for field in schema.fields:
+        if _METADATA in (field.metadata or {}):
+            found = json.loads(field.metadata[_METADATA])
+    return found
+
+
+def tell_of_growth(schema: "StructType", topic_schema: Callable[[], pa.Schema]) -> None:
+    """Log the statements that alter a table to have all columns of a topic that has grown.
+
+    Args:
+        schema: Columns of the read, from a table of Spark's catalog or not.
+        topic_schema: Returns the columns that the topic has now; called for a table alone.
+    """
+    from wings_spark.types import spark_type
+
+    if not _kept(schema):
+        return
+    known = {field.name: field.dataType for field in schema.fields}
+    changes: list[str] = []
+    for field in fields_of(topic_schema()):
+        with suppress(InvalidArgument):  # Spark has no type for it.
+            found = spark_type(field.type, field.name)
+            column, kind = "`{}`".format(field.name.replace("`", "``")), found.simpleString()
+            if field.name not in known:
+                changes.append(f"ADD COLUMN {column} {kind}")
+            elif known[field.name] != found:
+                changes.append(f"ALTER COLUMN {column} TYPE {kind}")
+    if changes:
+        _logger.warning(
+            "the topic has grown since the table was created, whose columns are as they were; to "
+            "have all: %s",
+            "; ".join(f"ALTER TABLE … {change}" for change in changes),
+        )
+
+
+def _one(offsets: Bound | None, timestamp: int | None, default: Bound) -> Bound:
+    if timestamp is not None:
+        return Bound.at_timestamp(timestamp)
+    return offsets or default

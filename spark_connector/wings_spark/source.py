@@ -1,16 +1,19 @@
-"""The data source `wings`, from which Spark makes readers and writers.
+"""The data source `wings`, from which Spark makes readers and writers, and `read`, the fast path.
 
 Spark imports this module in every application that uses any Python data source, so all but the
 class itself is imported on use.
 """
 
+import json
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+
+    from wings_spark.ranges import Range
+
 
 NAME = "wings"
 
@@ -35,11 +41,10 @@ class WingsDataSource(DataSource):
 
     def schema(self) -> "StructType":
         """Return the columns of the topic, or the columns named by the option `columns`."""
-        from wings_spark.options import SparkReadOptions
+        from wings_spark.connection import prepare_worker
+        from wings_spark.options import SparkReadOptions, is_of_table, plain_options, with_options
         from wings_spark.subscription import Subscription
-        from wings_spark.table_options import is_of_table, plain_options, with_options
         from wings_spark.types import spark_schema
-        from wings_spark.worker import prepare_worker
 
         prepare_worker()
         given = plain_options(self.options)
@@ -89,7 +94,7 @@ class WingsDataSource(DataSource):
         return WingsStreamWriter(WriteOptions.for_stream(self._options_of(schema)), schema)
 
     def _options_of(self, schema: "StructType") -> dict[str, str]:
-        from wings_spark.table_options import options_of
+        from wings_spark.options import options_of
 
         return options_of(self.options, schema)
 
@@ -123,3 +128,74 @@ def register(spark: "SparkSession") -> None:
             stacklevel=2,
         )
     spark.dataSource.register(WingsDataSource)
+
+
+def read(
+    spark: "SparkSession",
+    endpoint: str,
+    topic: str,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,  # noqa: A002 - the contract's word.
+    cold_files: bool = True,
+    **options: Any,
+) -> "DataFrame":
+    """Return a topic as a DataFrame, as of this call, whose batches pass through `mapInArrow`.
+
+    Spark converts and counts a data source's rows one by one; this avoids some of that work
+    (measured with four columns: 14 million rows per second instead of 10), and fetches only the
+    wanted columns.
+
+    Args:
+        spark: A session, classic or of Spark Connect; this process must reach the server too.
+        endpoint: URL, like `grpc://host:7777`.
+        topic: Full name of the topic, or an id in the default namespace.
+        columns: The wanted columns, in order; None for all.
+        filter: A SQL predicate over the topic's columns, evaluated on the server.
+        cold_files: Whether Spark's own reader reads the rows in files of the topic's table, if it
+            can reach them (files on a disk: a session on this machine). Every column may then be
+            null. A query long after this call fails if a file has been deleted. If False, or with a
+            `filter`, all rows are read from the server.
+        options: Further options of the format `wings` for batch reads, such as `minPartitions`,
+            `startingOffsets` or `token`.
+
+    Raises:
+        TopicNotFound: There is no such topic.
+        InvalidArgument: An option, a column or the filter is invalid.
+    """
+    from wings_spark.cold_path import cold_part
+    from wings_spark.options import SparkReadOptions
+    from wings_spark.ranges import pack_with_holes
+    from wings_spark.reader import TaskReader, planned_ranges
+    from wings_spark.subscription import Subscription
+    from wings_spark.types import spark_schema
+
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    given |= {"endpoint": endpoint, "topic": topic}
+    if columns is not None:
+        given["columns"] = json.dumps(list(columns))
+    if filter is not None:
+        given["filter"] = filter
+    wanted = SparkReadOptions.parse(given).for_batch()
+    with wanted.server.connect() as client:
+        subscription = Subscription.checked(client, wanted)
+        schema = spark_schema(subscription.schema(wanted))
+        nodes = client.locations(subscription.topics[0])
+        ranges: Sequence[Range] = planned_ranges(client, subscription, wanted)
+        cold: DataFrame | None = None
+        if cold_files:
+            cold, ranges = cold_part(spark, client, subscription.topics[0], ranges, schema, wanted)
+    tasks = pack_with_holes(ranges, wanted.min_partitions, wanted.max_records_per_partition)
+    reader = TaskReader.of(wanted, schema, subscription, nodes)
+
+    def read_tasks(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        for batch in batches:
+            for index in cast("list[int]", batch.column(0).to_pylist()):
+                yield from reader.read(tasks[index])
+
+    # One number for each task, each in a partition of its own.
+    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+    hot = numbers.mapInArrow(read_tasks, schema)
+    if cold is None:
+        return hot
+    return cold.union(hot) if tasks else cold

@@ -19,11 +19,10 @@ from wings_client import Client
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import Partition
 from wings_spark.bounds import Bound
-from wings_spark.next_offsets import Heads, between, check_nothing_lost, next_offsets, still_kept
 from wings_spark.options import MAX_TRIGGER_DELAY_SECONDS, SparkReadOptions
 from wings_spark.positions import resolve, states_of_all, what_is_kept
 from wings_spark.ranges import Range, ReadTask, TaskPartition, pack
-from wings_spark.read_task import TaskReader
+from wings_spark.reader import TaskReader
 from wings_spark.spark_versions import (
     HAS_READ_LIMITS,
     ReadAllAvailable,
@@ -32,7 +31,15 @@ from wings_spark.spark_versions import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from wings_spark.stream_offset import StreamOffset, TopicOffset
+from wings_spark.stream_offsets import (
+    Heads,
+    StreamOffset,
+    TopicOffset,
+    between,
+    check_nothing_lost,
+    next_offsets,
+    still_kept,
+)
 from wings_spark.subscription import Subscription
 
 

@@ -1,5 +1,4 @@
 import gc
-import importlib
 import json
 import platform
 import re
@@ -16,10 +15,9 @@ from pyspark.errors import PySparkException
 import wings_spark
 from wings_client import Client
 from wings_server.testing import RunningServer
-from wings_spark import worker
-from wings_spark.options import SparkReadOptions
+from wings_spark.connection import prepare_worker
+from wings_spark.options import SparkReadOptions, options_of
 from wings_spark.reader import WingsReader
-from wings_spark.table_options import options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -355,14 +353,15 @@ def test_workers_leave_what_is_loaded_out_of_collections_as_users_do_not_and_kee
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             gc.unfreeze()
-            importlib.reload(worker).prepare_worker()  # The worker was prepared at its start.
+            prepare_worker.cache_clear()  # The worker was prepared at its start.
+            prepare_worker()
             faults_of_20_mib()
             yield pa.record_batch(
                 {"left_out": [gc.get_freeze_count()], "faults": [faults_of_20_mib()]}
             )
 
     before = gc.get_freeze_count()
-    worker.prepare_worker()
+    prepare_worker()
     assert gc.get_freeze_count() == before
     frame = spark.range(0, 1, 1, 1).mapInArrow(look, "left_out long, faults long")
     (row,) = frame.collect()

@@ -18,9 +18,8 @@ from pyspark.errors import PySparkException
 import wings_spark
 from wings_client import Client, Topic
 from wings_server.testing import RunningServer
-from wings_spark.committer import BatchCommitter
 from wings_spark.connection import ServerAccess
-from wings_spark.sink import Sink
+from wings_spark.writer import BatchCommitter, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,19 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import wings_spark.stream_offset
+import wings_spark.stream_offsets
 from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.partitions import JsonScalar, Partition, partition_of_value
-from wings_spark.next_offsets import (
+from wings_spark.options import SparkReadOptions
+from wings_spark.stream_offsets import (
     Head,
     Heads,
+    StreamOffset,
+    TopicOffset,
     between,
     check_nothing_lost,
     next_offsets,
     still_kept,
 )
-from wings_spark.options import SparkReadOptions
-from wings_spark.stream_offset import StreamOffset, TopicOffset
 
 VALUES: st.SearchStrategy[JsonScalar] = (
     st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -58,7 +59,7 @@ def test_offsets_survive_json() -> None:
 @given(st.dictionaries(VALUES.map(partition_of_value), st.integers(0, (1 << 63) - 1), max_size=20))
 def test_offsets_of_any_partitions_survive_being_packed(found: dict[Partition, int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wings_spark.stream_offset, "PACKED_MIN", 1)
+        patch.setattr(wings_spark.stream_offsets, "PACKED_MIN", 1)
         packed = json.dumps(offset(found).to_json())
         backwards = offset(dict(reversed(found.items())))
         assert json.dumps(backwards.to_json()) == packed, "equal offsets are equal texts"

@@ -7,8 +7,7 @@ import pytest
 from tables import each
 
 from wings_core.errors import InvalidArgument, SchemaMismatch
-from wings_spark.to_spark_schema import SchemaConverter, arrow_schema
-from wings_spark.types import spark_schema
+from wings_spark.types import SchemaConverter, arrow_schema, spark_schema
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 EPOCH = datetime.fromisoformat("1970-01-01")

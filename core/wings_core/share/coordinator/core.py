@@ -63,6 +63,10 @@ class CoordinatorCore:
         settling: Carries out acknowledgements of them.
     """
 
+    finalizer_type = Finalizer
+    leases_type = Leases
+    settling_type = Settling
+
     def __init__(
         self,
         quorum: HoldQuorum,
@@ -78,9 +82,9 @@ class CoordinatorCore:
         self.id = id or uuid.uuid4().hex
         self.now = clock.now
         self.table = PartitionTable(quorum, clock, self.id, met_limit)
-        finalizer = Finalizer(self.table, quorum, dead_letters, clock, archived)
-        self.leases = Leases(self.table, quorum, finalizer, clock, rng, changed)
-        self.settling = Settling(self.id, self.table, finalizer, clock, changed)
+        finalizer = self.finalizer_type(self.table, quorum, dead_letters, clock, archived)
+        self.leases = self.leases_type(self.table, quorum, finalizer, clock, rng, changed)
+        self.settling = self.settling_type(self.id, self.table, finalizer, clock, changed)
 
 
 class Loop:
