@@ -134,7 +134,7 @@ class SchemaConverter:
                 raise SchemaMismatch(
                     f"the topic has no column {field.name!r:.80}", column=field.name
                 )
-            convert = conversion_of(source.field(index), field) if index >= 0 else None
+            convert = _conversion_of(source.field(index), field) if index >= 0 else None
             self._columns.append((index, field, convert))
         self._as_is = source.equals(target, check_metadata=True)
 
@@ -167,7 +167,7 @@ class SchemaConverter:
         return array
 
 
-def conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
+def _conversion_of(source: "ArrowField", target: "ArrowField") -> Convert | None:
     """Return the conversion of a column to its target type; None if the types are the same.
 
     Nanoseconds are truncated to microseconds if the target is the type chosen by `spark_type`; any

@@ -127,7 +127,7 @@ class Sink:
         server = options.server
         with server.connect() as client:
             topic = client.topic(options.topic)
-        check_write_schema(arrow_schema(schema), topic)
+        _check_write_schema(arrow_schema(schema), topic)
         return cls(server, topic)
 
     def stage(
@@ -289,7 +289,7 @@ def stages_of(parts: Iterable[WriterCommitMessage | None]) -> Sequence[str]:
     return [part.stage for part in parts if isinstance(part, StagedPart) and part.stage is not None]
 
 
-def check_write_schema(schema: pa.Schema, topic: Topic) -> None:
+def _check_write_schema(schema: pa.Schema, topic: Topic) -> None:
     """Check that rows of a schema can be appended to a topic.
 
     Raises:

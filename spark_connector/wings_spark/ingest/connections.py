@@ -10,7 +10,7 @@ from wings_core.queue.journal import Journal
 from wings_core.queue.shared_state import QueueSharedState
 from wings_core.queue.sqlite import DirectoryQueue, SqliteQueue
 from wings_spark.ingest.disposal import disposal_of
-from wings_spark.ingest.history import History
+from wings_spark.ingest.own_topics import History
 from wings_spark.ingest.settings import SourceSettings
 
 
@@ -31,7 +31,7 @@ def open_queue(source: SourceSettings) -> Queue:
             source.queue_server(), settings.topic, settings.group, settings.column or "body"
         )
     if settings.kind == "s3-listing":
-        from wings_spark.ingest.listing_queue import ListingQueue
+        from wings_spark.ingest.stores import ListingQueue
 
         return ListingQueue(source)
     if settings.kind == "sqs":

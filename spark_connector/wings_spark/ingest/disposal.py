@@ -12,7 +12,7 @@ from pathlib import Path
 from wings_core.errors import InvalidArgument
 from wings_core.queue.journal import ClaimedFile
 from wings_core.queue.uris import bucket_and_key, is_object
-from wings_spark.ingest.fetched import FileError, RefusedError
+from wings_spark.ingest.files import FileError, RefusedError
 from wings_spark.ingest.settings import SourceSettings
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Disposal:
                 _logger.warning("%s stays where it is: %s", file.uri, error)
 
     def _dispose_of_path(self, uri: str, version: str) -> None:
-        from wings_spark.ingest.fetch_file import version_of
+        from wings_spark.ingest.fetch import version_of
 
         if not Path(uri).exists():
             return

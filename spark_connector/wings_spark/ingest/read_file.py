@@ -2,35 +2,48 @@
 
 A file is read from this machine's disk: others are fetched first, so that formats with a footer can
 be read, and all rows are of one version.
+
+Rows that do not fit may be kept as text, in their order among the others. Rows are converted many
+at a time. A block that fails is bisected down to the bad rows, which costs a few conversions for
+each of them.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from wings_client.files import FileFormat
-from wings_client.files.csv_rows import CsvRows
+from wings_client.files.csv_rows import CsvBlock, CsvRows
 from wings_client.files.folders import Folder
 from wings_client.files.formats import format_by_name
+from wings_client.files.json_rows import AnyBlock, JsonRows, decode_block, values_of
 from wings_client.files.opened import OpenFile, open_file
-from wings_client.files.parts import Part, PartCheck, named
+from wings_client.files.parts import Part, PartCheck, bad_row, named
 from wings_core.arrow_types import fields_of
+from wings_core.cast import Caster
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
+from wings_core.json_rows import decode_rows
 from wings_core.queue.journal import ClaimedFile
-from wings_spark.ingest.columns import FileColumns, OnNewColumns
-from wings_spark.ingest.fetch_file import fetched_file
-from wings_spark.ingest.fetched import FileError, read_errors
-from wings_spark.ingest.paths import partition_values
+from wings_spark.ingest.columns import (
+    FileColumns,
+    OnNewColumns,
+    new_column_refused,
+    row_texts,
+)
+from wings_spark.ingest.fetch import fetched_file
+from wings_spark.ingest.files import FileError, partition_values, read_errors
 from wings_spark.ingest.plan import FileSection
-from wings_spark.ingest.rescue import RescuedRows, rescued_pieces
 from wings_spark.ingest.settings import SourceSettings
 
 arrow: Any = pa
+
+Rows = TypeVar("Rows")
 
 NAME_MAX = 200
 """Most characters of a file's name in errors of its rows; a longer name keeps its last ones."""
@@ -48,6 +61,28 @@ class FileReading:
     """Version of the file, which differs from that of another file of the same name."""
     is_whole: bool = False
     """Whether no row was read because the file must be read as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RescuedRows:
+    """Consecutive rows."""
+
+    batch: pa.RecordBatch
+    texts: list[str | None] | None = None
+    """For each row the part that does not fit: the whole row, with null columns, or its values in
+    columns that the topic lacks. None if everything fits."""
+
+    @property
+    def rescued(self) -> int:
+        """Number of rows with texts."""
+        return sum(text is not None for text in self.texts or ())
+
+    def sliced(self, first: int, rows: int) -> "_RescuedRows":
+        """Return some of the rows."""
+        if first == 0 and rows >= self.batch.num_rows:
+            return self
+        texts = None if self.texts is None else self.texts[first : first + rows]
+        return _RescuedRows(self.batch.slice(first, rows), texts)
 
 
 class FileReader:
@@ -78,7 +113,7 @@ class FileReader:
         ]
         self._own = {name: data_type for name, data_type in named if name is not None}
         self._own |= self._partition_types(schema)
-        check_own_columns(schema, self._own, self._rescued, partition_key)
+        _check_own_columns(schema, self._own, self._rescued, partition_key)
         self._row_schema: pa.Schema = arrow.schema(
             [field for field in fields_of(schema) if field.name not in self._own]
         )
@@ -118,7 +153,7 @@ class FileReader:
 
     def _pieces(
         self, section: FileSection, reading: FileReading
-    ) -> Iterator[tuple[int, RescuedRows]]:
+    ) -> Iterator[tuple[int, _RescuedRows]]:
         """Yield all rows of a section, in order, with the number of the first in the file."""
         file = section.file
         # The dead letter of a file, whose error is short, has all of a long name.
@@ -158,16 +193,16 @@ class FileReader:
             except WingsError as error:
                 raise FileError(error.message) from None
 
-    def _converted(self, opened: OpenFile) -> Iterator[RescuedRows]:
+    def _converted(self, opened: OpenFile) -> Iterator[_RescuedRows]:
         columns = self._columns(opened)
         if self._rescued is not None:
             on_new = self.settings.files.new_columns
-            yield from rescued_pieces(opened, self._row_schema, columns, on_new)
+            yield from _rescued_pieces(opened, self._row_schema, columns, on_new)
             return
         for part in opened.parts(self._row_schema if columns is None else columns.read):
             rows = part.batch if columns is None else columns.completed(part.batch)[0]
             self._check.check(Part(rows, part.place))
-            yield RescuedRows(rows)
+            yield _RescuedRows(rows)
 
     def _columns(self, opened: OpenFile) -> FileColumns | None:
         """Return the mapping of a file's columns; None for JSON, which has names in each row.
@@ -231,7 +266,7 @@ class FileReader:
         return found
 
     def _completed(
-        self, piece: RescuedRows, file: ClaimedFile, version: str | None, first: int
+        self, piece: _RescuedRows, file: ClaimedFile, version: str | None, first: int
     ) -> pa.RecordBatch:
         """Return rows with the columns that the source adds; `version` is the version read."""
         lineage = self.settings.files.lineage
@@ -266,7 +301,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in fields_of(schema)])
 
 
-def check_own_columns(
+def _check_own_columns(
     schema: pa.Schema,
     own: Mapping[str, Any],
     rescued: str | None,
@@ -301,3 +336,129 @@ def check_own_columns(
     index = schema.get_field_index(rescued)
     if not fields_of(schema)[index].nullable:
         raise InvalidArgument(f"the column {rescued!r} must be nullable: rows that fit have none")
+
+
+def _rescued_pieces(
+    file: OpenFile, schema: pa.Schema, columns: FileColumns | None, on_new: OnNewColumns
+) -> Iterator[_RescuedRows]:
+    """Yield the rows of a file in order, with texts for rows that do not fit.
+
+    Args:
+        file: The opened file, of which nothing has been read.
+        schema: Schema of rows that fit.
+        columns: Mapping of the file's columns to the schema; None for JSON, whose rows have names
+            of their own.
+        on_new: Treatment of JSON names that the schema lacks.
+
+    Raises:
+        WingsError: The file itself is damaged, or its columns do not fit the schema.
+    """
+    if columns is None:
+        assert isinstance(file.rows, JsonRows), "other formats have one set of columns"
+        for block in file.rows.blocks():
+            yield from _of_json(block, schema, on_new)
+    elif isinstance(file.rows, CsvRows):
+        yield from _of_csv(file.rows, schema, columns)
+    else:
+        own = file.rows.schema()
+        cast = Caster(own, columns.read).cast
+        for part in file.parts(own):
+            yield from _halved(
+                part.batch,
+                _halves_of_batch,
+                lambda batch: _RescuedRows(*columns.completed(cast(batch))),
+                lambda batch: _RescuedRows(_nulls(schema, 1), row_texts(batch)),
+            )
+
+
+def _of_json(block: AnyBlock, schema: pa.Schema, on_new: OnNewColumns) -> Iterator[_RescuedRows]:
+    try:
+        yield _RescuedRows(decode_block(block, schema))
+        return
+    except WingsError:
+        rows = range(len(block.rows))
+    yield from _halved(
+        rows,
+        lambda rows: [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [],
+        lambda rows: _RescuedRows(_decoded(block.rows[rows.start : rows.stop], schema)),
+        lambda rows: _split(block.rows[rows.start], schema, on_new, block.place(rows.start)),
+    )
+
+
+def _of_csv(rows: CsvRows, schema: pa.Schema, columns: FileColumns) -> Iterator[_RescuedRows]:
+    convert = rows.converter(columns.read)
+
+    def rescue(block: CsvBlock) -> _RescuedRows:
+        found = rows.as_texts(block)
+        return _RescuedRows(
+            _nulls(schema, 1), [found] if isinstance(found, str) else row_texts(found)
+        )
+
+    for block in rows.blocks():
+        yield from _halved(
+            block, rows.halves, lambda part: _RescuedRows(*columns.completed(convert(part))), rescue
+        )
+
+
+def _halves_of_batch(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    half = batch.num_rows // 2
+    return [batch.slice(0, half), batch.slice(half)] if half else []
+
+
+def _halved(
+    rows: Rows,
+    halves: Callable[[Rows], Sequence[Rows]],
+    convert: Callable[[Rows], _RescuedRows],
+    rescue: Callable[[Rows], _RescuedRows],
+) -> Iterator[_RescuedRows]:
+    """Convert rows; if that fails, convert each half, down to single rows, which are rescued."""
+    try:
+        yield convert(rows)
+        return
+    except (WingsError, pa.ArrowInvalid):
+        parts = halves(rows)
+    if not parts:
+        yield rescue(rows)
+    for part in parts:
+        yield from _halved(part, halves, convert, rescue)
+
+
+def _decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    batch = decode_rows(b"[" + b",".join(rows) + b"]", schema)
+    if batch.num_rows != len(rows):
+        raise SchemaMismatch("not one object on each line")
+    return batch
+
+
+def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> _RescuedRows:
+    """Return a JSON row that does not fit: its fitting columns, and the others as text.
+
+    Raises:
+        SchemaMismatch: The row has a name that the schema lacks, and `on_new` is `fail`.
+    """
+    text = row.decode("utf-8", "replace")
+    spans: list[tuple[str, int, int]] = []
+    with suppress(ValueError, RecursionError):
+        spans = values_of(text)
+    names = [name for name, _, _ in spans]
+    new = [name for name in names if name not in schema.names]
+    if new and on_new is OnNewColumns.FAIL:
+        refused = new_column_refused(new[0])
+        raise bad_row(place, refused.message, new[0])
+    if new and len(set(names)) == len(names):
+        known, others = (
+            ", ".join(
+                f"{json.dumps(name)}: {text[first:end]}"
+                for name, first, end in spans
+                if (name in new) is wanted
+            )
+            for wanted in (False, True)
+        )
+        with suppress(WingsError):
+            return _RescuedRows(_decoded([f"{{{known}}}".encode()], schema), [f"{{{others}}}"])
+    return _RescuedRows(_nulls(schema, 1), [text])
+
+
+def _nulls(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    columns: list[Any] = [arrow.nulls(rows, field.type) for field in fields_of(schema)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

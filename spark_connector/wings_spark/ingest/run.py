@@ -1,25 +1,57 @@
-"""Run of a pipeline's query, from start to end."""
+"""Run of a pipeline's query, from start to end, and the reason for its end, in one line."""
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import (  # pyright: ignore[reportMissingTypeStubs] - it has none.
+    Py4JError,
+    Py4JNetworkError,
+)
+from pyspark.errors import PySparkException
+
+from wings_core import errors
 from wings_core.errors import InvalidArgument, TopicNotFound, WingsError
 from wings_core.queue.commit import mark_prefix, stage_prefix, writer_of
 from wings_core.queue.journal import Fate, Journal, Outcome
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.data_source import NAME, SETTINGS, TASKS, IngestDataSource
-from wings_spark.ingest.dead_letters import DeadLetters
 from wings_spark.ingest.disposal import disposal_of
-from wings_spark.ingest.ended import SPARK_ERRORS, ended_by
-from wings_spark.ingest.history import History
 from wings_spark.ingest.metrics import RunMetrics
+from wings_spark.ingest.own_topics import DeadLetters, History
 from wings_spark.ingest.read_file import FileReader
 from wings_spark.ingest.settings import SourceSettings
 
 REPORT_SECONDS = 1
 """Interval at which a run checks for new outcomes, and for a request to end."""
+
+REASON_CHARACTERS_MAX = 500
+
+_SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
+"""Exceptions of PySpark for its own errors, Java's, and those of the connection to Java."""
+
+_CONFIGURATION = (
+    errors.InvalidArgument,
+    errors.TopicNotFound,
+    errors.NamespaceNotFound,
+    errors.GroupNotFound,
+    errors.Unauthenticated,
+    errors.PermissionDenied,
+)
+"""Errors that remain after a restart."""
+
+_STATE = "=== Streaming Query ==="
+"""Beginning of Spark's description of a query, which follows the error."""
+
+_OURS = re.compile(r"(?:wings_core\.errors\.)(\w+): (.*)")
+_RAISED = re.compile(r"(?:Caused by: |: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)): (.+)")
+_CODE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+
+_FAILED = re.compile(r"^\[STREAM_FAILED\].*terminated with exception: ?")
+
+_SLOW_WORKER = re.compile("(?i)python worker failed to connect|accept timed out")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,6 +119,25 @@ def start(
     return sink.trigger(
         processingTime=f"{round(settings.limits.trigger_seconds * 1_000)} milliseconds"
     ).start()
+
+
+class QueryEndedError(Exception):
+    """A query ended with an error.
+
+    Args:
+        reason: The reason, in one line.
+        is_configuration: Whether the settings, or the queue or topic they name, must be changed
+            first.
+        lost_java: Whether Java is gone, and Spark with it.
+    """
+
+    def __init__(
+        self, reason: str, *, is_configuration: bool = False, lost_java: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_configuration = is_configuration
+        self.lost_java = lost_java
 
 
 class Reports:
@@ -157,13 +208,47 @@ def run(
                 # Spark logs pages of each task that is interrupted.
                 spark.sparkContext.setLogLevel("OFF")
             query.stop()
-    except SPARK_ERRORS as error:
+    except _SPARK_ERRORS as error:
         if is_asked_to_end():
             return  # Java may have been asked to end as well.
-        raise ended_by(error) from None
+        raise _ended_by(error) from None
     if is_asked_to_end():
         with suppress(WingsError):
             _forget_progress(settings)
+
+
+def is_configuration(error: WingsError) -> bool:
+    """Return whether an error remains until the settings, or the things they name, are changed."""
+    return isinstance(error, _CONFIGURATION)
+
+
+def _ended_by(error: Exception) -> QueryEndedError:
+    """Return the reason of a query's end, by the exception of PySpark."""
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return QueryEndedError("Java ended, and Spark with it", lost_java=True)
+    text = ""
+    with suppress(Exception):  # It asks Java.
+        text = str(error)
+    return ended_with(text)
+
+
+def ended_with(text: str) -> QueryEndedError:
+    """Return the reason in Spark's text: the last error of Python, else of Java."""
+    lines = [line.strip() for line in text.partition(_STATE)[0].splitlines() if line.strip()]
+    ours = [found for line in lines if (found := _OURS.search(line))]
+    if ours:
+        kind: Any = getattr(errors, ours[-1][1], WingsError)
+        return QueryEndedError(
+            _short(ours[-1][2]), is_configuration=issubclass(kind, _CONFIGURATION)
+        )
+    if _SLOW_WORKER.search(text):
+        return QueryEndedError("a Python worker of Spark did not start in time")
+    raised = [found for line in lines if (found := _RAISED.match(line))]
+    if raised:
+        kind = raised[-1][1].rpartition(".")[2]
+        return QueryEndedError(_short(f"{kind}: {raised[-1][2]}"))
+    reason = _FAILED.sub("", lines[0]) if lines else ""
+    return QueryEndedError(_short(reason) or "a process of Spark ended")
 
 
 def _forget_progress(settings: SourceSettings) -> None:
@@ -193,3 +278,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "bytes": sum(file.bytes for file in outcome.files),
         "rescued_rows": sum(file.rescued for file in outcome.files),
     }
+
+
+def _short(text: str) -> str:
+    return _CODE.sub("", text)[:REASON_CHARACTERS_MAX]

@@ -21,7 +21,7 @@ from wings_core.queue.notifications import DedupKey, file_of_shard, is_of_messag
 from wings_core.queue.uris import is_object
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
-from wings_spark.ingest.fetched import RefusedError
+from wings_spark.ingest.files import RefusedError
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 
 OUTCOMES_MAX = 100
@@ -268,7 +268,7 @@ def _listed(settings: SourceSettings, place: str) -> Iterator[tuple[str, str | N
 def _listed_objects(
     files: FileSettings, place: str, *, versioned: bool
 ) -> Iterator[tuple[str, str | None, int]]:
-    from wings_spark.ingest.listing import Bucket
+    from wings_spark.ingest.stores import Bucket
 
     bucket = Bucket(files, place)
     for page in bucket.pages():

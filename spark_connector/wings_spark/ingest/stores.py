@@ -1,16 +1,28 @@
-"""Object stores of files, with their versions and errors."""
+"""Object stores of files: their versions and errors, listings, and a listing as a queue.
+
+A bucket without notifications is a queue: each new object of its listing is a message. Each
+`receive` continues the listing by a few pages: files are read while a large bucket is still being
+listed, and memory holds one page. Objects have the same identities as in notifications, so a source
+may change from one to the other.
+"""
 
 import os
 import re
-from collections.abc import Generator
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from wings_core.errors import Unauthenticated, Unavailable
+from wings_core.errors import InvalidArgument, Unauthenticated, Unavailable
+from wings_core.queue.notifications import DedupKey, MessageKind, message_of
+from wings_core.queue.sqlite import FoundQueue
+from wings_core.queue.uris import bucket_and_key
 from wings_core.runtime import OBSTORE_NEEDED, import_extra
-from wings_spark.ingest.fetched import FileError, SupersededError, is_of_machine
-from wings_spark.ingest.settings import FileSettings
+from wings_spark.ingest.files import FileError, SupersededError, is_of_machine
+from wings_spark.ingest.settings import FileSettings, SourceSettings
 
 RETRY = {"max_retries": 10, "retry_timeout": timedelta(seconds=180)}
 """Retries until a store counts as unreachable."""
@@ -25,6 +37,20 @@ _UNKNOWN_CALLER = (
     "SignatureDoesNotMatch", "TokenRefreshRequired",
 )  # fmt: skip
 """Error codes of S3 and Azure for bad credentials."""
+
+PAGE_OBJECTS = 1_000
+"""Objects per request of a listing."""
+
+PAGES_MAX = 10
+"""Most pages that one `receive` lists."""
+
+PAUSE_SECONDS = 0.5
+"""Pause between two checks for messages that become visible again."""
+
+_END = "\x01"
+"""Separator of an object's key and state: sorts before all characters of longer keys."""
+
+_AFTER_END = "\x02"
 
 
 def store_of(bucket: str, settings: FileSettings) -> Any:
@@ -100,3 +126,147 @@ def store_errors(uri: str, version: str | None) -> Generator[None]:
         if isinstance(error, exceptions.GenericError) and _REFUSED.search(text) is None:
             raise Unavailable(message) from None
         raise FileError(message) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object of a listing."""
+
+    key: str
+    size: int
+    state: str
+    """Text that changes when the object is written again."""
+
+
+class Bucket:
+    """A bucket, or a folder of one, to list.
+
+    Args:
+        settings: Settings of the store.
+        place: `s3://BUCKET/PREFIX` or the like; a prefix that does not end with a slash may be a
+            part of names.
+
+    Attributes:
+        name: Name of the bucket, with its scheme.
+
+    Raises:
+        FileError: obstore is not installed.
+    """
+
+    def __init__(self, settings: FileSettings, place: str) -> None:
+        self._place = place
+        self.name, self._prefix = bucket_and_key(place)
+        self._store = store_of(self.name, settings)
+
+    def pages(self, after: str | None = None) -> Iterator[list[ListedObject]]:
+        """Yield objects, in the order of their keys' bytes.
+
+        Args:
+            after: The key after which to begin; None for the first.
+
+        Raises:
+            InvalidArgument: The bucket does not exist, or cannot be listed.
+            Unauthenticated: The store rejects the credentials.
+            Unavailable: The store cannot be reached.
+        """
+        import obstore
+
+        try:
+            with store_errors(self._place, None):
+                listing = obstore.list(
+                    self._store, self._prefix or None, offset=after, chunk_size=PAGE_OBJECTS
+                )
+                for page in listing:
+                    yield [
+                        ListedObject(found["path"], found["size"], _state(found)) for found in page
+                    ]
+        except FileError as error:
+            raise InvalidArgument(str(error)) from None
+
+    def version(self, key: str) -> str | None:
+        """Return an object's version in the form of notifications; None if it is gone.
+
+        A listing lacks versions.
+        """
+        import obstore
+
+        try:
+            with store_errors(f"{self.name}/{key}", None):
+                return seen_version(obstore.head(self._store, key))
+        except FileError:
+            return None
+
+
+class ListingQueue(FoundQueue):
+    """See `FoundQueue`. A listing begins at most every `list_seconds`.
+
+    Args:
+        settings: Settings of the source.
+
+    Raises:
+        FileError: obstore is not installed.
+        Unavailable: The state cannot be opened.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        place = settings.queue.url
+        assert place is not None, "the settings have been checked"
+        state = settings.queue.state or settings.checkpoint / "listing.sqlite"
+        self._bucket = Bucket(settings.files, f"{place.rstrip('/')}/")
+        super().__init__(state, pause_seconds=PAUSE_SECONDS)
+        self._takes = settings.patterns.takes
+        self._versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
+        self._list_seconds = settings.queue.list_seconds
+        self._listing = threading.Lock()
+        self._listed_at: float | None = None
+        self._after: str | None = None
+        """Last key of an unfinished listing."""
+
+    def _look(self) -> bool:
+        """List some pages, if due; returns whether the listing is unfinished."""
+        with self._listing:
+            now = time.monotonic()
+            if self._after is None:
+                if self._listed_at is not None and now < self._listed_at + self._list_seconds:
+                    return False
+                self._listed_at = now
+            pages = self._bucket.pages(self._after)
+            for _ in range(PAGES_MAX):
+                page = next(pages, None)
+                if page == []:
+                    continue
+                self._add(page or [])
+                if page is None:
+                    self._after = None
+                    return False
+                self._after = page[-1].key
+            return True
+
+    def _add(self, page: list[ListedObject]) -> None:
+        """Announce the new objects of a page, and forget deleted ones.
+
+        Args:
+            page: The page that directly follows the last one; empty at the end of the listing.
+        """
+        after = "" if self._after is None else self._after + _AFTER_END
+        until = page[-1].key + _AFTER_END if page else None
+        found = {f"{each.key}{_END}{each.state}": each for each in page}
+        known = self.keys_between(after, until)
+        new = [(key, self._message(each)) for key, each in found.items() if key not in known]
+        self.announce((key, body) for key, body in new if body is not None)
+        gone = known - found.keys()
+        if gone:
+            self.forget(gone)
+
+    def _message(self, found: ListedObject) -> str | None:
+        uri = f"{self._bucket.name}/{found.key}"
+        if not self._takes(uri):
+            return None
+        version = self._bucket.version(found.key) if self._versioned else None
+        if self._versioned and version is None:
+            return None  # It was deleted since.
+        return message_of(uri, version, found.size, MessageKind.URIS)
+
+
+def _state(found: Mapping[str, Any]) -> str:
+    return f"{found.get('e_tag') or found['size']} {found['last_modified'].isoformat()}"

@@ -9,11 +9,9 @@ from typing import Any, NoReturn, TextIO
 
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.queue.journal import Journal
-from wings_spark.ingest.class_archive import ClassArchive
-from wings_spark.ingest.ended import QueryEndedError, is_configuration
 from wings_spark.ingest.metrics import metrics_of
-from wings_spark.ingest.run import Reports, check, run
-from wings_spark.ingest.session import log_path, session, standard_error_in
+from wings_spark.ingest.run import QueryEndedError, Reports, check, is_configuration, run
+from wings_spark.ingest.session import ClassArchive, log_path, session, standard_error_in
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.ingest.stopping import StopSignals
 

@@ -11,7 +11,7 @@ from fix_ingest import Ingest, MakeSource, Start, write_jsonl
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.queue.sqlite import SqliteQueue
 from wings_core.times import format_timestamp, parse_timestamp
-from wings_spark.ingest import listing, listing_queue, status
+from wings_spark.ingest import status, stores
 from wings_spark.ingest.run import check
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.ingest.setup import Setup, make
@@ -90,8 +90,8 @@ def test_files_are_read_while_a_large_bucket_is_still_listed(
     s3.create_bucket(Bucket=topic)
     for n in range(8):
         s3.put_object(Bucket=topic, Key=f"in/{n}.jsonl", Body=rows(n))
-    monkeypatch.setattr(listing, "PAGE_OBJECTS", 3)
-    monkeypatch.setattr(listing_queue, "PAGES_MAX", 1)
+    monkeypatch.setattr(stores, "PAGE_OBJECTS", 3)
+    monkeypatch.setattr(stores, "PAGES_MAX", 1)
     pipeline = ingest.start(listed(ingest.source, aws, topic))
     counts: list[int] = []
     for _ in range(4):

@@ -13,9 +13,9 @@ from fix_ingest import Ingest, MakeSource
 
 from wings_core.queue.azure import AzureQueue
 from wings_spark.ingest import status
-from wings_spark.ingest.listing import Bucket
 from wings_spark.ingest.run import check, figures
 from wings_spark.ingest.settings import SourceSettings
+from wings_spark.ingest.stores import Bucket
 
 if TYPE_CHECKING:
     from fix_clouds import Azure, Google

@@ -16,7 +16,7 @@ from wings_core.queue.journal import Claim, Fate, FileResult
 from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest.plan import FileSection, PlannedWork, planned
 from wings_spark.ingest.read_file import FileReader, FileReading
-from wings_spark.ingest.work import carry_out
+from wings_spark.ingest.writer import carry_out
 
 if TYPE_CHECKING:
     from wings_spark.ingest.settings import SourceSettings
@@ -27,7 +27,7 @@ _PROGRAM = f"""{FORKED}{DEADLY}
 import sys
 from wings_spark.ingest.plan import PlannedWork
 from wings_spark.ingest.settings import SourceSettings
-from wings_spark.ingest.work import carry_out
+from wings_spark.ingest.writer import carry_out
 
 settings, work = sys.argv[1:]
 carry_out(SourceSettings.model_validate_json(settings), [PlannedWork.model_validate_json(work)])

@@ -16,8 +16,8 @@ from wings_client import Client
 from wings_core.errors import StageNotFound
 from wings_core.queue.journal import Claim, Fate, FileResult
 from wings_core.queue.sqlite import SqliteQueue
-from wings_spark.ingest import fetch_object
-from wings_spark.ingest.fetch_file import name_of
+from wings_spark.ingest import fetch
+from wings_spark.ingest.fetch import name_of
 from wings_spark.ingest.plan import planned, section_count
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def test_an_object_that_one_section_has_is_fetched_once(
     s3.put_object(Bucket=ingest.topic, Key=key, Body=data)
     queue = SqliteQueue(ingest.path / "queue.sqlite")
     queue.send([json.dumps({"uri": f"s3://{ingest.topic}/{key}", "size": len(data)})])
-    fetched = calls.heard(fetch_object.FetchedObject, "fetch")
+    fetched = calls.heard(fetch.FetchedObject, "fetch")
     pipeline = ingest.pipeline(
         files=files_in(aws, ingest.topic), limits={"split_bytes": len(data) // 8}
     )

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from wings_spark.ingest.class_archive import ClassArchive
+from wings_spark.ingest.session import ClassArchive
 
 JAVA = """#!/bin/sh
 echo "$@" > {said}

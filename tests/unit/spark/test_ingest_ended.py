@@ -2,7 +2,7 @@
 
 import pytest
 
-from wings_spark.ingest.ended import ended_with
+from wings_spark.ingest.run import ended_with
 
 FAILED = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: "
 TOPIC = "wings_core.errors.TopicNotFound: topic 'a' does not exist SQLSTATE: 38000"

@@ -12,8 +12,8 @@ import pytest
 
 from wings_core.errors import Unauthenticated, Unavailable
 from wings_core.queue.journal import ClaimedFile
-from wings_spark.ingest.fetch_file import fetched_file
-from wings_spark.ingest.fetched import FileError, read_errors
+from wings_spark.ingest.fetch import fetched_file
+from wings_spark.ingest.files import FileError, read_errors
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.ingest.stores import store_errors

@@ -3,7 +3,7 @@
 import pytest
 
 from wings_core.errors import InvalidArgument
-from wings_spark.ingest.paths import Patterns
+from wings_spark.ingest.files import Patterns
 from wings_spark.ingest.settings import SourceSettings
 
 PLACES = ("s3://b/in", "s3://b/in/deep", "/data")

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wings_core.queue.journal import ClaimedFile
-from wings_spark.ingest.fetched import FileError
+from wings_spark.ingest.files import FileError
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.read_file import FileReader, FileReading
 from wings_spark.ingest.settings import SourceSettings

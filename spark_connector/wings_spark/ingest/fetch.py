@@ -1,9 +1,14 @@
-"""Fetching of an object, or of the bytes that a section needs, to this machine's disk.
+"""Fetching of a file, or of the bytes that a section needs, from anywhere, to this machine's disk.
 
-All bytes are of one version of the object: the current one when the fetch begins.
+All bytes are of one version: the announced one where versions count, else the current one when the
+fetch begins.
 """
 
-from pathlib import Path
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Any
 
 import pyarrow.parquet
@@ -13,9 +18,8 @@ from wings_client.files.arrow_batches import groups_of
 from wings_client.files.formats import FileFormat, format_by_name
 from wings_client.files.sections import Section, csv_ranges, line_ranges
 from wings_core.queue.notifications import DedupKey
-from wings_core.queue.uris import bucket_and_key
-from wings_spark.ingest.fetched import Fetched, FileError, SupersededError
-from wings_spark.ingest.places import UNREACHABLE_KEY
+from wings_core.queue.uris import bucket_and_key, is_object
+from wings_spark.ingest.files import UNREACHABLE_KEY, FileError, SupersededError, real_path
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import FileSettings, SourceSettings
 from wings_spark.ingest.stores import seen_version, store_errors, store_of
@@ -29,8 +33,73 @@ PARQUET_TAIL_BYTES = 64 * 1024
 _PARQUET_END_BYTES = 8
 """Size of the footer's length and the magic word at the end."""
 
+SUFFIX_CHARACTERS_MAX = 32
+"""Longest kept length of each of the last two suffixes of a file name, which give its format."""
 
-def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> Fetched:
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """A file on this machine's disk, or the part of it that a section needs."""
+
+    path: Path
+    section: Section | None = None
+    """Section of the file; None for all rows."""
+    seen: str | None = None
+    """Version of the file, which differs from that of another file of the same name."""
+    check: Callable[[], None] = lambda: None
+    """Called after the read; raises if the file has changed since it was fetched."""
+
+
+@contextmanager
+def fetched_file(
+    section: FileSection, directory: Path, settings: SourceSettings
+) -> Generator[_Fetched]:
+    """Yield the path of a file's bytes on this machine; copies objects and payloads.
+
+    Blocks until they are copied.
+
+    Args:
+        section: The file, or section of one.
+        directory: Directory for copies and links.
+        settings: Settings of the source.
+
+    Raises:
+        RefusedError: The file is outside the places that the source may read.
+        FileError: The file does not exist, or cannot be read.
+        SupersededError: The file's version is not the announced one, and versions count.
+        WingsError: The object store cannot be reached, or rejects the credentials.
+    """
+    file = section.file
+    if file.payload is not None:
+        path = directory / "payload"
+        path.write_text(file.payload, encoding="utf-8", errors="replace")
+        yield _Fetched(path)
+        return
+    if is_object(file.uri):
+        settings.places.check(file.uri)
+        yield _fetch_object(section, directory / name_of(file.uri), settings)
+        return
+    version = settings.dedup_key is DedupKey.URI_AND_VERSION and settings.queue.kind == "directory"
+    expected = file.version if version else None
+    with settings.places.opened(file.uri) as opened:
+        seen = version_of(opened, file.uri)
+        if expected is not None and seen != expected:
+            raise SupersededError(f"{file.uri} was overwritten: {expected} is {seen} now")
+
+        def check() -> None:
+            now = version_of(Path(file.uri), file.uri)
+            if expected is not None and now != expected:
+                raise SupersededError(f"{file.uri} was overwritten: {expected} is {now} now")
+            if now != seen:
+                raise FileError(f"{file.uri} changed while it was read: {seen} is {now} now")
+
+        # A link to the open file, named for its format: the checked file is the one that is read.
+        path = directory / name_of(file.uri)
+        path.symlink_to(real_path(opened, file.uri))
+        yield _Fetched(path, section.rows(), seen, check)
+
+
+def _fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> _Fetched:
     """Fetch an object, or the bytes that a section needs, into a sparse copy of it.
 
     Blocks until they are written.
@@ -49,7 +118,7 @@ def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> 
     file = section.file
     if file.uri.endswith("/") and not file.size:
         path.touch()
-        return Fetched(path)  # Consoles create such objects to show a folder.
+        return _Fetched(path)  # Consoles create such objects to show a folder.
     versioned = settings.dedup_key is DedupKey.URI_AND_VERSION
     with store_errors(file.uri, file.version):
         found = FetchedObject(file.uri, file.version if versioned else None, settings.files)
@@ -57,13 +126,26 @@ def fetch_object(section: FileSection, path: Path, settings: SourceSettings) -> 
             spooled.truncate(found.size)
         if section.count == 1:
             found.fetch(path, 0, found.size)
-            return Fetched(path, None, found.seen)
+            return _Fetched(path, None, found.seen)
         file_format = settings.files.format or format_by_name(path)
         if file_format is FileFormat.PARQUET:
             _fetch_groups(found, path, Section(section.index, section.count))
-            return Fetched(path, section.rows(), found.seen)
+            return _Fetched(path, section.rows(), found.seen)
         _fetch_lines(found, path, section, is_csv=file_format is FileFormat.CSV)
-        return Fetched(path, section.rows(is_alone=True), found.seen)
+        return _Fetched(path, section.rows(is_alone=True), found.seen)
+
+
+def version_of(file: int | Path, uri: str) -> str:
+    """Return the version of a local file, given by descriptor or path.
+
+    Raises:
+        FileError: The file's metadata cannot be read.
+    """
+    try:
+        status = os.fstat(file) if isinstance(file, int) else file.stat()
+    except (OSError, ValueError) as error:
+        raise FileError(f"{uri}: {getattr(error, 'strerror', None) or error}") from None
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 class FetchedObject:
@@ -181,3 +263,17 @@ def _fetch_groups(found: FetchedObject, path: Path, section: Section) -> None:
             begin + each.total_compressed_size for begin, each in zip(begins, columns, strict=True)
         ]
         found.fetch(path, min(begins, default=0), max(ends, default=0))
+
+
+def name_of(uri: str) -> str:
+    """Return a file name with the URI's format suffixes, valid for any key.
+
+    A key may be longer than names are, end with a slash, or be `..`.
+    """
+    kept = ""
+    for suffix in reversed(PurePath(uri).suffixes[-2:]):
+        is_plain = len(suffix) <= SUFFIX_CHARACTERS_MAX and suffix.isascii()
+        if not is_plain or not suffix.isprintable():
+            break
+        kept = suffix + kept
+    return f"file{kept}"
