@@ -5,10 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fix_calls import Calls
 from fix_client import Connect, NewTopic
 from fix_server import Trim
 
-from wings_client import Client, InvalidTicket, Topic
+from wings_client import Client, InvalidTicket, Topic, _admin
 from wings_client.gather import Request
 from wings_core.partitions import UNPARTITIONED, partition_of
 
@@ -97,20 +98,17 @@ def test_a_text_that_is_no_beginning_is_refused(wings: Client, topic: Topic, tex
 @pytest.mark.parametrize("connect", ["sync"], indirect=True)
 @pytest.mark.parametrize("read", ["fetch", "follow", "scan"])
 def test_a_read_from_the_end_begins_at_what_retention_leaves_meanwhile(
-    wings: Client, topic: Topic, trim: Trim, read: str, monkeypatch: pytest.MonkeyPatch
+    wings: Client, topic: Topic, trim: Trim, read: str, calls: Calls
 ) -> None:
     value = UNPARTITIONED if topic.partition_key is None else partition_of(0, pa.int64())
     wings.push(topic, [{"key": 0, "n": n} for n in (4, 5)])
-    counted = wings._resolved  # pyright: ignore[reportPrivateUsage] - where a read waits for none.
-    ends = iter([2, 4])
+    ends = iter([None, 2, None, 4])  # The start and the end are looked up, and looked up again.
 
-    def counted_before_retention(*arguments: Any) -> Any:
-        found = counted(*arguments)
+    def expire(*_: object) -> None:
         if (end := next(ends, None)) is not None:
             trim(topic, end, value)
-        return found
 
-    monkeypatch.setattr(wings, "_resolved", counted_before_retention)
+    calls.after(_admin, "starts", expire)
     options: Any = {"fetch": {"timeout": 0}, "follow": {"timeout": 0.3}, "scan": {}}[read]
     found = getattr(wings, read)(topic, offset=-100, **options)
     batches = [each.batch for each in found] if read == "follow" else found

@@ -26,6 +26,7 @@ from wings_client import (
 )
 from wings_client._share_engine import ShareEngine
 from wings_client._share_locks import Locks
+from wings_client._transport import Transport
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
 from wings_core.share.coordinator.finalize import Finalizer
@@ -406,33 +407,38 @@ def test_a_close_tells_of_an_error_once(
 
 
 class _Ending:
-    """A writer that records whether its side was ended."""
+    """A writer that records whether a side was ended."""
 
-    def __init__(self, writer: Any) -> None:
+    def __init__(self, writer: Any, ended: threading.Event) -> None:
         self._writer = writer
-        self.is_ended = False
+        self._ended = ended
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
 
     def done_writing(self) -> None:
-        self.is_ended = True
+        self._ended.set()
         self._writer.done_writing()
 
 
 @in_sync
 def test_a_stream_that_was_broken_is_not_ended_too_which_would_abort_the_process(
-    wings: Client, topic: Topic
+    wings: Client, topic: Topic, calls: Calls
 ) -> None:
+    ended = threading.Event()
+
+    def watched(opened: tuple[Any, Any, str], *_: object) -> tuple[_Ending, Any, str]:
+        writer, reader, endpoint = opened
+        return _Ending(writer, ended), reader, endpoint
+
+    calls.change(Transport, "exchange", watched)
     with wings.share_consumer("billing", topic, max_messages=1) as consumer:
         next(consumer)
         stream = consumer.engine.stream
         assert stream is not None
-        writer: Any = _Ending(stream._writer)  # pyright: ignore[reportPrivateUsage]
-        stream._writer = writer  # pyright: ignore[reportPrivateUsage]
         consumer.engine.abandon()
         stream.close()
-        assert not writer.is_ended
+        assert not ended.is_set()
     until(lambda: state(wings, topic)[1] == 0)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -20,9 +21,8 @@ from server_processes import until
 
 import wings_client
 from wings_client import Client, ShareConsumer, Topic, _share_stream
-from wings_core.contracts.share_stream import (
-    ShareAnswer,
-)
+from wings_client._transport import Transport
+from wings_core.contracts.share_stream import ShareAnswer
 from wings_core.errors import GroupNotFound, InvalidRecordState, WingsError
 from wings_server.flight.service import FlightService
 from wings_server.testing import running_server, server_process
@@ -395,11 +395,14 @@ def test_a_caller_that_reads_for_other_threads_times_out(
 class _Unread:
     """A writer to a server that reads nothing until the stream is broken, and its reader."""
 
-    def __init__(self, stream: _share_stream.ShareStream) -> None:
+    def __init__(self, opened: tuple[Any, Any, str]) -> None:
         self.blocks = False
         self.was_broken = False
-        self._writer, self._reader = stream._writer, stream._reader  # pyright: ignore[reportPrivateUsage]
+        self._writer, self._reader, self.endpoint = opened
         self.broken = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
 
     def write_metadata(self, message: pa.Buffer) -> None:
         if self.blocks:
@@ -423,15 +426,19 @@ def test_a_stream_is_broken_where_the_server_does_not_read_what_is_to_wake_a_cal
     topic: Topic,
     read_quickly: Callable[[ShareConsumer], threading.Event],
     monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     monkeypatch.setattr(_share_stream, "SILENT_SECONDS", 0.5)
+    streams: list[_Unread] = []
+
+    def wrapped(opened: tuple[Any, Any, str], *_: object) -> tuple[_Unread, _Unread, str]:
+        streams.append(_Unread(opened))
+        return streams[0], streams[0], streams[0].endpoint
+
+    calls.change(Transport, "exchange", wrapped)
     with wings.share_consumer("billing", topic, max_messages=1, timeout=60) as consumer:
         read_quickly(consumer)
-        stream = consumer.engine.stream
-        assert stream is not None
-        unread = _Unread(stream)
-        monkeypatch.setattr(stream, "_writer", unread)
-        monkeypatch.setattr(stream, "_reader", unread)
+        (unread,) = streams
         unread.blocks = True
 
         def push() -> None:

@@ -32,8 +32,7 @@ from flight_calls import (
 
 from wings_core.limits import Limits
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.storage.folio_stores import FolioStores
-from wings_core.storage.segments import SegmentStore
+from wings_core.storage import segments
 from wings_server.testing import RunningServer, running_server
 
 pytestmark = pytest.mark.usefixtures("pushes_to_storage")
@@ -42,14 +41,11 @@ pytestmark = pytest.mark.usefixtures("pushes_to_storage")
 @contextlib.contextmanager
 def faulty_server(path: Path) -> Generator[tuple[RunningServer, flight.FlightClient, FaultyFiles]]:
     """Run a server whose disk fails as told."""
-    with running_server(path) as server:
-        stores = server.server.log.store
-        assert isinstance(stores, FolioStores)
-        store, *_ = stores.stores  # Where pages are written.
-        assert isinstance(store, SegmentStore)
-        files = FaultyFiles()
-        store._files = files  # pyright: ignore[reportPrivateUsage] - where faults are injected
-        yield server, server.client(), files
+    files = FaultyFiles()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SystemFiles", lambda: files)
+        with running_server(path) as server:
+            yield server, server.client(), files
 
 
 def assert_refused(client: flight.FlightClient, topic: str, code: str, **keys: Any) -> None:

@@ -36,10 +36,15 @@ def rows_of(client: Client, topic: str) -> list[list[Any]]:
     return sorted(([*row.values()] for row in table.to_pylist()), key=str)
 
 
+def act(client: Client, action: str, body: Any) -> Any:
+    """Carry out an action that no method does."""
+    transport = client._transport  # pyright: ignore[reportPrivateUsage]
+    return transport.act(action, body, repeatable=False)
+
+
 def merge(client: Client) -> None:
     """Merge the pages of all topics."""
-    transport = client._transport  # pyright: ignore[reportPrivateUsage] - no method does it.
-    transport.act("maintain", Maintain(), repeatable=True)
+    act(client, "maintain", Maintain())
 
 
 def fill(client: Client) -> dict[str, Any]:
@@ -74,12 +79,11 @@ def fill(client: Client) -> dict[str, Any]:
         consumer.reject(held, rows=[0], reason="bad")
         consumer.accept(held, rows=slice(1, 5))
         consumer.release(held, rows=slice(5, 10))
-    transport = client._transport  # pyright: ignore[reportPrivateUsage] - no method does it.
     return {
         "rows": {topic: rows_of(client, topic) for topic in (*FORMATS, "keyed", "dead")},
         "lag": client.share_group("workers", "arrow").partitions[0].lag,
         "pending": pending,
-        "token": transport.act("token-create", READER, repeatable=False)["token"],
+        "token": act(client, "token-create", READER)["token"],
     }
 
 

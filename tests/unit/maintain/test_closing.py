@@ -11,6 +11,7 @@ from fix_metadata import open_sqlite
 
 from wings_core.errors import Unavailable
 from wings_core.maintain import Maintainer
+from wings_core.maintain.leases import LeaseKeeper
 from wings_core.maintain.worker_pool import WORKERS
 from wings_core.model import Topic, TopicConfig
 from wings_core.partitions import Partition
@@ -53,9 +54,11 @@ def test_whoever_waits_for_a_pass_is_told_that_it_ends(tmp_path: Path, calls: Ca
             passes[1].start()
             for _ in range(2 * WORKERS):
                 assert submitted.acquire(timeout=SECONDS_MAX)
+            closing_began = threading.Event()
+            calls.before(LeaseKeeper, "close", lambda *_: closing_began.set())
             close = threading.Thread(target=maintainer.close, daemon=True)
             close.start()
-            assert maintainer._closing.wait(SECONDS_MAX)  # pyright: ignore[reportPrivateUsage]
+            assert closing_began.wait(SECONDS_MAX)
             go_on.set()
             for thread in (close, *passes):
                 thread.join(SECONDS_MAX)

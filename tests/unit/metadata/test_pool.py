@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from wings_core.errors import Unavailable
+from wings_core.metadata import pool as pools
 from wings_core.metadata.pool import FairPool
 
 LONG = 60.0
@@ -112,15 +113,17 @@ def test_a_wait_that_is_interrupted_leaves_the_queue(threads: ThreadPoolExecutor
     assert pool.acquire() == item
 
 
-def test_a_wait_that_is_interrupted_as_it_begins_leaves_the_queue() -> None:
+def test_a_wait_that_is_interrupted_as_it_begins_leaves_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Interrupted(deque[Any]):
         def append(self, x: Any, /) -> None:
             super().append(x)
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(pools, "deque", Interrupted)
     pool = FairPool("a thing", ["one"], LONG)
     item = pool.acquire()
-    pool._waiting = Interrupted()  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(KeyboardInterrupt):
         pool.acquire()
     assert pool.waiting == 0

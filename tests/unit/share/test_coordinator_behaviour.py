@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 import replica_calls
+from fix_calls import Calls
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of, open_share, spans
 from tables import each
@@ -21,6 +22,7 @@ from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, Sh
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import coordinator as coordinator_module
 from wings_core.share.coordinator import finalize
+from wings_core.share.coordinator.ready import ReadyPartitions
 from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, ShareKey
 from wings_core.share.replica.requests import (
     Answer,
@@ -553,7 +555,9 @@ def test_a_deleted_group_ends_its_waits_and_is_forgotten(share: ShareUnderTest) 
         assert replica_calls.read(replica, group.uuid, ()) == []
 
 
-def test_whether_something_is_ready_is_told_without_a_look(share: ShareUnderTest) -> None:
+def test_whether_something_is_ready_is_told_without_a_look(
+    share: ShareUnderTest, calls: Calls
+) -> None:
     share.metadata.push(share.topic, 1)
     group, coordinator = share.group(), share.open_coordinator()
     assert coordinator.has_ready(group)  # Nothing was told yet.
@@ -562,10 +566,10 @@ def test_whether_something_is_ready_is_told_without_a_look(share: ShareUnderTest
     assert not coordinator.has_ready(group)
     share.metadata.push(share.topic, 1)
     assert coordinator.has_ready(group)
+    made = calls.heard(ReadyPartitions, "__init__")
     coordinator.delete(group)
     assert coordinator.has_ready(group)
-    indexes = coordinator._groups._indexes  # pyright: ignore[reportPrivateUsage]
-    assert indexes == {}, "nothing of a deleted group is begun anew"
+    assert made == [], "nothing of a deleted group is begun anew"
 
 
 def test_a_closed_coordinator_ends_its_waits(share: ShareUnderTest) -> None:

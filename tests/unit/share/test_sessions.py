@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from fix_calls import Calls
 
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.model import Lease
@@ -113,13 +114,15 @@ def test_a_replica_that_is_overdue_is_asked_on_a_new_session(replica: HaltedRepl
 
 
 def test_a_service_that_stops_answers_what_is_under_way_and_ends_idle_sessions(
-    replica: HaltedReplica,
+    replica: HaltedReplica, calls: Calls
 ) -> None:
     service = served(replica)
+    sessions = calls.heard(HoldSession, "__init__")
     with closing(RemoteLink(str(service.address))) as link:
         asking = Asking(link)
         asking.begin(0)
         asking.take(1)  # The session is idle from now on.
+        ((idle, *_),) = sessions
         replica.begun.get(timeout=SECONDS)
         with closing(RemoteLink(str(service.address))) as other:
             busy = Asking(other)
@@ -129,7 +132,7 @@ def test_a_service_that_stops_answers_what_is_under_way_and_ends_idle_sessions(
             stopping = threading.Thread(target=service.stop, args=(SECONDS,))
             stopping.start()
             pause = threading.Event()
-            while not link._session.has_ended:  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+            while not idle.has_ended:
                 pause.wait(0.002)
             replica.goes.set()
             (answer,) = busy.take(1)

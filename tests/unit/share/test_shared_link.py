@@ -16,7 +16,6 @@ from wings_core.share.remote.link import HoldSession, RemoteLink
 from wings_core.share.remote.shared import SharedLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, ForgetRequest
-from wings_core.times import Deadline
 
 SECONDS = 30.0
 
@@ -28,12 +27,11 @@ def refuse() -> NoReturn:
 def test_a_request_whose_next_owner_no_thread_can_ask_is_answered(
     calls: Calls,
 ) -> None:
-    link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
+    link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: "127.0.0.1:1", PeerAccess())
     answers: list[Answer] = []
-    late = Unavailable("it does not answer")
     calls.fail(threading.Thread, "start", RuntimeError("can't start new thread"))
-    link._end(ForgetRequest("group"), Deadline.after(SECONDS), answers.append, "a", late)  # pyright: ignore[reportPrivateUsage]
-    assert answers == [late]
+    link.begin_all([ForgetRequest("group")], SECONDS, lambda _, answer: answers.append(answer))
+    assert [type(each) for each in answers] == [Unavailable]
     link.close()
 
 

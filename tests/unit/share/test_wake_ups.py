@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_calls import Calls
 from fix_share import ShareUnderTest, entry_of, open_share, spans
 
 from wings_core.errors import GroupNotFound, InvalidRecordState, Unavailable, WingsError
@@ -16,6 +17,7 @@ from wings_core.metadata.waiting import Wake
 from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import groups
+from wings_core.share.coordinator.groups import ShareGroupTable
 from wings_core.share.model import Acknowledgement, AcquireRequest
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
@@ -175,12 +177,14 @@ def test_room_that_retention_makes_wakes_a_member_though_the_acknowledgement_is_
 
 @pytest.mark.usefixtures("unmaintained")
 def test_no_member_is_woken_when_the_lock_would_end_of_what_was_accepted(
-    embedded: ShareUnderTest,
+    embedded: ShareUnderTest, calls: Calls
 ) -> None:
     embedded.metadata.push(embedded.topic, 2)
     group, woken = embedded.group(), threading.Event()
+    made = calls.heard(ShareGroupTable, "__init__")
     coordinator = embedded.open_coordinator()
-    look = coordinator._groups.wake_due  # pyright: ignore[reportPrivateUsage]
+    ((table, *_),) = made
+    look = table.wake_due
 
     def acquire(messages: int) -> Sequence[LeasedRange]:
         return coordinator.acquire_now(request(group, messages))
