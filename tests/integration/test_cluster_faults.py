@@ -1,18 +1,28 @@
 """A cluster over PostgreSQL under load, whose parts are killed: nothing is lost or doubled."""
 
+import os
+import random
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from fix_postgres import PASSWORD, PostgresServer, postgres_server
+from flight_calls import act
 from held_address import held_address
+from server_processes import children
+from waiting import until
 
 import wings_client
-from wings_client import Client, Retry, Topic
+from wings_client import Client, Committed, Retry, Topic
 from wings_server.testing import (
     MetadataProcess,
     ServerProcess,
@@ -24,47 +34,38 @@ from wings_server.testing import (
 PERSISTENT = Retry(attempts=200, delay_max=0.2, reconnect_seconds=120.0)
 SECONDS = 120.0
 ROWS = 50
+IN_FLIGHT = 4
+"""Batches of a producer."""
 LAST = -1
 """In the last row, after which no reader reads on."""
 NODES = 2
 
 
-def connected(endpoints: list[str]) -> Client:
+def connected(endpoints: Sequence[str]) -> Client:
     """Return a client that is patient."""
     return wings_client.connect(endpoints, timeout=60.0, retry=PERSISTENT)
 
 
 class Cluster:
-    """The metadata service and its nodes as processes, each of which can be replaced."""
+    """Processes that clients reach, each of which can be killed and replaced at its address."""
+
+    count = NODES
 
     def __init__(self, url: str, directory: Path, stack: ExitStack) -> None:
-        self._url = url
-        self._directory = directory
-        self._stack = stack
-        self._listen = stack.enter_context(held_address())
-        self.metadata = self.start_metadata()
-        self._addresses = [stack.enter_context(held_address()) for _ in range(NODES)]
+        self.url = url
+        self.directory = directory
+        self.stack = stack
+        self.begin()
+        self._addresses = [stack.enter_context(held_address()) for _ in range(self.count)]
         self.nodes = [self.start_node(address) for address in self._addresses]
         self.endpoints = [node.flight for node in self.nodes]
         self.said = ""
 
-    def start_metadata(self) -> MetadataProcess:
-        self.metadata = self._stack.enter_context(
-            metadata_process(
-                self._directory / "metadata",
-                listen=self._listen,
-                environment={"WINGS_METADATA_URL": self._url},
-            )
-        )
-        return self.metadata
+    def begin(self) -> None:
+        """Start what the nodes need, nothing here."""
 
     def start_node(self, flight: str) -> ServerProcess:
-        return self._stack.enter_context(
-            server_process(
-                self._directory / "pages",
-                flags=("--metadata", self.metadata.address, "--flight", flight),
-            )
-        )
+        raise NotImplementedError
 
     def replace_node(self, index: int) -> None:
         """Kill a node and start another at its address."""
@@ -72,46 +73,64 @@ class Cluster:
         old.kill()
         self.said += old.stderr
         self.nodes[index] = self.start_node(self._addresses[index])
+
+    def replace_metadata(self) -> None:
+        """Kill what has not been killed: the last node."""
+        self.replace_node(-1)
+
+
+class OneServer(Cluster):
+    """A server with a data directory, whose metadata is in PostgreSQL."""
+
+    count = 1
+
+    def start_node(self, flight: str) -> ServerProcess:
+        environment = {"WINGS_METADATA_URL": self.url}
+        return self.stack.enter_context(
+            server_process(self.directory, flags=("--flight", flight), environment=environment)
+        )
+
+
+class NodesOfService(Cluster):
+    """Nodes with one directory and a metadata service."""
+
+    metadata: MetadataProcess
+
+    def begin(self) -> None:
+        self._listen = self.stack.enter_context(held_address())
+        self._start_metadata()
+
+    def _start_metadata(self) -> None:
+        self.metadata = self.stack.enter_context(
+            metadata_process(
+                self.directory / "metadata",
+                listen=self._listen,
+                environment={"WINGS_METADATA_URL": self.url},
+            )
+        )
+
+    def start_node(self, flight: str) -> ServerProcess:
+        flags = ("--metadata", self.metadata.address, "--flight", flight)
+        return self.stack.enter_context(server_process(self.directory / "pages", flags=flags))
 
     def replace_metadata(self) -> None:
         """Kill the metadata service and start another at its address."""
         self.metadata.kill()
-        self.start_metadata()
+        self._start_metadata()
 
 
-class StatelessCluster:
-    """Nodes without a data directory as processes, each of which can be replaced."""
-
-    def __init__(self, url: str, directory: Path, stack: ExitStack) -> None:
-        self._url = url
-        self._objects = (directory / "objects").as_uri()
-        self._stack = stack
-        self._addresses = [stack.enter_context(held_address()) for _ in range(NODES)]
-        self.nodes = [self.start_node(address) for address in self._addresses]
-        self.endpoints = [node.flight for node in self.nodes]
-        self.said = ""
+class StatelessNodes(Cluster):
+    """Nodes without a data directory."""
 
     def start_node(self, flight: str) -> ServerProcess:
-        return self._stack.enter_context(
-            node_process(self._url, self._objects, flags=("--flight", flight))
-        )
-
-    def replace_node(self, index: int) -> None:
-        """Kill a node and start another at its address."""
-        old = self.nodes[index]
-        old.kill()
-        self.said += old.stderr
-        self.nodes[index] = self.start_node(self._addresses[index])
-
-    def replace_metadata(self) -> None:
-        """Kill the other node too."""
-        self.replace_node(1)
+        hot = (self.directory / "objects").as_uri()
+        return self.stack.enter_context(node_process(self.url, hot, flags=("--flight", flight)))
 
 
 class Load:
     """Producers that count up, each batch at offsets of its own; and a follow that reads along."""
 
-    def __init__(self, endpoints: list[str], topic: Topic, producers: int) -> None:
+    def __init__(self, endpoints: Sequence[str], topic: Topic, producers: int) -> None:
         self._endpoints = endpoints
         self._topic = topic
         self._stop = threading.Event()
@@ -162,16 +181,14 @@ class Load:
             self.failures.append(error)
 
     def _produce(self, client: Client, number: int) -> None:
+        sent: deque[Future[Committed]] = deque()
         with client.producer(self._topic) as producer:
-            while not self._stop.is_set():
-                batch = self.acknowledged[number]
-                rows = pa.record_batch(
-                    {
-                        "producer": pa.array([number] * ROWS, pa.int64()),
-                        "n": pa.array(range(batch * ROWS, (batch + 1) * ROWS), pa.int64()),
-                    }
-                )
-                producer.send(rows).result(SECONDS)
+            while sent or not self._stop.is_set():
+                while len(sent) < IN_FLIGHT and not self._stop.is_set():
+                    first = (self.acknowledged[number] + len(sent)) * ROWS
+                    rows = {"producer": [number] * ROWS, "n": range(first, first + ROWS)}
+                    sent.append(producer.send(rows))
+                sent.popleft().result(SECONDS)
                 self.acknowledged[number] += 1
 
     def _follow(self, client: Client, _: int) -> None:
@@ -184,29 +201,40 @@ class Load:
                     return
 
 
-def run(
-    kind: type[Cluster | StatelessCluster], postgres: PostgresServer, directory: Path, rounds: int
-) -> None:
-    with ExitStack() as stack:
-        cluster = kind(postgres.new_database(), directory, stack)
-        client = stack.enter_context(connected(cluster.endpoints))
+def under_load(endpoints: Sequence[str], faults: Iterable[Callable[[], object]]) -> None:
+    """Let faults happen while clients write and read; what was acknowledged is there once."""
+    with connected(endpoints) as client:
         topic = client.create_topic("load", {"producer": "int64", "n": "int64"})
-        load = Load(cluster.endpoints, topic, producers=3)
+        load = Load(endpoints, topic, producers=3)
         load.start()
         try:
             load.go_on()
-            for each in range(rounds):
-                cluster.replace_node(each % NODES)
-                load.go_on()
-                postgres.kill()
-                postgres.start()
-                load.go_on()
-                cluster.replace_metadata()
+            for fault in faults:
+                fault()
                 load.go_on()
         finally:
             load.finish(client)
         check(client, topic, load)
+
+
+def restart(postgres: PostgresServer) -> None:
+    postgres.kill()
+    postgres.start()
+
+
+def kill_parts(
+    kind: type[Cluster], postgres: PostgresServer, directory: Path, rounds: int
+) -> Cluster:
+    """Kill all parts of a cluster in turn, under load."""
+    with ExitStack() as stack:
+        cluster = kind(postgres.new_database(), directory, stack)
+        faults: list[Callable[[], object]] = []
+        for each in range(rounds):
+            faults.append(partial(cluster.replace_node, each % cluster.count))
+            faults += [partial(restart, postgres), cluster.replace_metadata]
+        under_load(cluster.endpoints, faults)
         assert PASSWORD not in cluster.said
+    return cluster
 
 
 def check(client: Client, topic: Topic, load: Load) -> None:
@@ -224,12 +252,25 @@ def check(client: Client, topic: Topic, load: Load) -> None:
     assert load.followed == scanned, "in order of offset, each once, from any node"
 
 
+KINDS = (OneServer, NodesOfService, StatelessNodes)
+
+
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("kind", [Cluster, StatelessCluster])
+@pytest.mark.parametrize("kind", KINDS)
 def test_nodes_postgres_and_the_service_are_killed_under_load(
-    kind: type[Cluster | StatelessCluster], earnest_postgres: PostgresServer, tmp_path: Path
+    kind: type[Cluster], earnest_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    run(kind, earnest_postgres, tmp_path, rounds=1)
+    cluster = kill_parts(kind, earnest_postgres, tmp_path, rounds=1)
+    if kind is OneServer:
+        checked = subprocess.run(
+            [sys.executable, "-m", "wings_client.cli", "check", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "WINGS_METADATA_URL": cluster.url},
+            check=False,
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert PASSWORD not in checked.stdout + checked.stderr
 
 
 @pytest.mark.timeout(280)
@@ -240,25 +281,53 @@ def test_nodes_go_on_at_a_standby_that_was_promoted(tmp_path: Path) -> None:
         standby = stack.enter_context(primary.standby())
         both = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
         url = database.replace(f"127.0.0.1:{primary.port}", both)
-        cluster = StatelessCluster(f"{url}?target_session_attrs=read-write", tmp_path, stack)
-        client = stack.enter_context(connected(cluster.endpoints))
-        topic = client.create_topic("load", {"producer": "int64", "n": "int64"})
-        load = Load(cluster.endpoints, topic, producers=3)
-        load.start()
-        try:
-            load.go_on()
+        nodes = StatelessNodes(f"{url}?target_session_attrs=read-write", tmp_path, stack)
+
+        def fail_over() -> None:
             primary.kill()
             standby.promote()
-            load.go_on()
-        finally:
-            load.finish(client)
-        check(client, topic, load)
+
+        under_load(nodes.endpoints, [fail_over])
+
+
+def kill_one_of_its_processes(server: ServerProcess) -> None:
+    """Kill any that it started."""
+
+    def kill() -> bool:
+        with suppress(ProcessLookupError):
+            os.kill(random.choice(children(server.pid)), signal.SIGKILL)
+            return True
+        return False
+
+    until(kill)
+
+
+def kill_processes(server: ServerProcess, kills: int) -> None:
+    addresses = [each["flight"] for each in act(server.client(), "list-nodes")]
+    under_load(addresses, [partial(kill_one_of_its_processes, server)] * kills)
+
+
+def test_processes_killed_in_mid_push_lose_and_double_nothing(tmp_path: Path) -> None:
+    with server_process(tmp_path, flags=["--processes", "2"]) as server:
+        kill_processes(server, 3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("kind", [Cluster, StatelessCluster])
+@pytest.mark.parametrize("kind", KINDS)
 def test_all_parts_are_killed_again_and_again(
-    kind: type[Cluster | StatelessCluster], earnest_postgres: PostgresServer, tmp_path: Path
+    kind: type[Cluster], earnest_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    run(kind, earnest_postgres, tmp_path, rounds=10)
+    kill_parts(kind, earnest_postgres, tmp_path, rounds=10)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_200)
+def test_processes_killed_in_mid_push_again_and_again(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with server_process(tmp_path / "data", flags=["--processes", "2"]) as server:
+        kill_processes(server, 40)
+    url, hot = postgres.new_database(), (tmp_path / "objects").as_uri()
+    with node_process(url, hot, flags=["--processes", "2"]) as server:
+        kill_processes(server, 40)

@@ -193,12 +193,6 @@ def test_more_than_min_messages_are_delivered_where_committed(
     assert answer.end == "max_messages"
 
 
-def test_min_messages_may_equal_max_messages(client: flight.FlightClient, topic: str) -> None:
-    push(client, topic, numbers(5))
-    answer = get(client, topic=topic, offset=0, min_messages=1, max_messages=1)
-    assert (answer.column("n"), answer.end) == ([5], "max_messages")
-
-
 def test_the_whole_wait_stays_within_the_deadline_under_a_trickle_of_writes(
     client: flight.FlightClient, server: RunningServer, topic: str
 ) -> None:
@@ -381,51 +375,13 @@ def test_each_partition_has_offsets_of_its_own(client: flight.FlightClient, keye
     assert get(client, topic=keyed, partition="b", offset=0).column("n") == [3]
 
 
-def test_an_offset_below_the_start_names_the_start(client: flight.FlightClient, topic: str) -> None:
-    # Nothing moves a log's start yet; a negative offset is no offset at all.
-    with pytest.raises(flight.FlightServerError) as caught:
-        get(client, topic=topic, offset=-1)
-    assert code_of(caught.value) == "INVALID_TICKET"
-
-
 @each(
     ("ticket", "code"),
     [
         (b"{", "INVALID_TICKET"),
-        (b"\xff\xfe", "INVALID_TICKET"),
-        (b"[]", "INVALID_TICKET"),
-        (b"", "INVALID_TICKET"),
-        ({"offset": 0}, "INVALID_TICKET"),
-        ({"topic": "t"}, "INVALID_TICKET"),
         ({"topic": "t", "offset": 0, "surprise": 1}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": "0"}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": True}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 1.0}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 2**63}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": None}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": {"timestamp": "yesterday"}}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": {"timestamp": "2026-01-01T00:00:00"}}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "end_offset": 5}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "min_messages": 0}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "max_messages": 100_001}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "min_messages": 5, "max_messages": 4}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "timeout_ms": 1}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "timeout_ms": 300_001}, "INVALID_TICKET"),
-        (
-            {"topic": "t", "offset": 0, "timeout_ms": 5, "deadline": "2026-01-01T00:00:00Z"},
-            "INVALID_TICKET",
-        ),
-        ({"topic": "t", "offset": 0, "deadline": "2026-01-01"}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "columns": []}, "INVALID_TICKET"),
         ({"topic": "t", "offset": 0, "columns": ["nope"]}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "columns": "n"}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "system_columns": 1}, "INVALID_TICKET"),
-        ({"topic": "t", "offset": 0, "kind": "steal"}, "INVALID_TICKET"),
-        ({"topic": "t", "kind": "scan", "max_messages": 5}, "INVALID_TICKET"),
-        ({"topic": "t", "kind": "scan", "timeout_ms": 50}, "INVALID_TICKET"),
-        ({"topic": "t", "kind": "follow", "min_messages": 5}, "INVALID_TICKET"),
         ({"topic": "T", "offset": 0}, "INVALID_NAME"),
-        ({"topic": "a/b", "offset": 0}, "INVALID_NAME"),
         ({"topic": "nobody", "offset": 0}, "TOPIC_NOT_FOUND"),
         ({"topic": "tenants/default/namespaces/no/topics/t", "offset": 0}, "NAMESPACE_NOT_FOUND"),
         ({"topic": "t", "offset": 0, "partition": "x"}, "PARTITION_NOT_ALLOWED"),
@@ -434,13 +390,6 @@ def test_an_offset_below_the_start_names_the_start(client: flight.FlightClient, 
         ({"topic": "k", "offset": 0, "partition": 7}, "PARTITION_TYPE_MISMATCH"),
         ({"topic": "k", "offset": 0, "partition": ["x"]}, "PARTITION_TYPE_MISMATCH"),
         ({"topic": "t", "offset": 0, "filter": "nope = 1"}, "INVALID_FILTER"),
-        ({"topic": "t", "offset": 0, "filter": "n + 1"}, "INVALID_FILTER"),
-        ({"topic": "t", "offset": 0, "filter": ""}, "INVALID_FILTER"),
-        ({"topic": "t", "offset": 0, "filter": "n = 1) OR (1 = 1"}, "INVALID_FILTER"),
-        (
-            {"topic": "t", "offset": 0, "filter": "exists(from read_text('/etc/passwd'))"},
-            "INVALID_FILTER",
-        ),
     ],
 )
 def test_a_bad_ticket_is_refused_with_its_code(

@@ -17,12 +17,16 @@ import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from fix_postgres import PASSWORD, PostgresServer
 from flight_calls import Stream, create_topic, get, numbers, push
 from forked_commands import FORKED, ForkingPopen
 from share_calls import ShareStreamCall, create_group
 
 from wings_core import memory
+from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import Unavailable
+from wings_core.log import Log
 from wings_server.flight import share_streams
 from wings_server.process import Server
 from wings_server.settings import Address, Settings
@@ -247,6 +251,24 @@ def test_bad_settings_are_named_with_their_source(tmp_path: Path) -> None:
     )
     assert result.stderr.count("\n") == 1
     assert not data_dir.exists()
+
+
+def test_why_it_cannot_start_over_postgres_is_said_without_the_password(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    with DataDirectory.open(own) as directory:
+        Log.open(OneDirectory(directory)).close()
+    wrong = f"mysql://wings:{PASSWORD}@127.0.0.1/db"
+    for url, data_dir, reason in (
+        (wrong, tmp_path / "new", "expected postgresql://"),
+        (postgres.new_database(), own, "has its metadata in metadata.sqlite"),
+    ):
+        monkeypatch.setenv("WINGS_METADATA_URL", url)
+        done = refused(data_dir)
+        assert done.returncode != 0
+        assert reason in done.stderr
+        assert PASSWORD not in done.stdout + done.stderr
 
 
 def test_settings_of_a_file_are_in_force(tmp_path: Path) -> None:

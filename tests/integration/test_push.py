@@ -174,14 +174,6 @@ def test_a_stream_of_another_schema_is_the_refusal_of_its_first_batch(
     assert named in answer["error"]["message"]
 
 
-def test_metadata_and_nullability_flags_of_a_schema_do_not_matter(
-    client: flight.FlightClient, topic: str
-) -> None:
-    schema = pa.schema([pa.field("n", pa.int64(), False, {"k": "v"})], metadata={"a": "b"})
-    push(client, topic, pa.RecordBatch.from_arrays([pa.array([1])], schema=schema))
-    assert get(client, topic=topic, offset=0).column("n") == [1]
-
-
 def test_a_null_where_none_may_be_names_the_column(
     client: flight.FlightClient, new_topic_id: str
 ) -> None:
@@ -190,29 +182,6 @@ def test_a_null_where_none_may_be_names_the_column(
     rows = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([None], pa.string())], schema=schema)
     answer = assert_refused(Stream(client, schema, new_topic_id), rows, "SCHEMA_MISMATCH")
     assert answer["error"]["column"] == "s"
-
-
-def test_a_map_with_a_key_twice_names_the_column(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    create_topic(client, new_topic_id, ["n: int64", "m: map<string, int64>"])
-    schema = pa.schema([("n", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))])
-    maps = pa.array([[("k", 1), ("k", 2)]], schema.field("m").type)
-    rows = pa.RecordBatch.from_arrays([pa.array([1]), maps], schema=schema)
-    answer = assert_refused(Stream(client, schema, new_topic_id), rows, "SCHEMA_MISMATCH")
-    assert answer["error"]["column"] == "m"
-
-
-def test_invalid_utf8_is_refused(client: flight.FlightClient, new_topic_id: str) -> None:
-    create_topic(client, new_topic_id, ["s: string"])
-    rows = pa.record_batch({"s": pa.array([b"\xff"], pa.binary()).view(pa.string())})
-    stream = Stream(client, rows.schema, new_topic_id)
-    assert_refused(stream, rows, "SCHEMA_MISMATCH")
-
-
-def test_a_null_key_is_refused(client: flight.FlightClient, keyed: str) -> None:
-    stream = Stream(client, KEYED, keyed)
-    assert_refused(stream, keyed_rows((1, "a"), (2, None)), "PARTITION_REQUIRED")
 
 
 def test_a_batch_too_large_is_refused(client: flight.FlightClient, new_topic_id: str) -> None:
@@ -377,37 +346,6 @@ def test_rows_in_flight_go_where_their_keys_say(client: flight.FlightClient, key
         assert get(client, topic=keyed, partition=key, offset=0).column("n") == expected
 
 
-def test_a_gap_in_the_sequence_is_refused(client: flight.FlightClient, topic: str) -> None:
-    stream = Stream(client, numbers(0).schema, topic, producer_id="p", sequence=1)
-    assert_refused(stream, numbers(1), "OUT_OF_ORDER_SEQUENCE")
-
-
-def test_a_refused_batch_does_not_use_up_its_sequence_and_an_empty_one_does(
-    client: flight.FlightClient, topic: str
-) -> None:
-    stream = Stream(client, numbers(0).schema, topic, producer_id="p", sequence=0)
-    assert_refused(stream, numbers(1), "OFFSET_MISMATCH", expected_offset=5)
-    push(client, topic, numbers(), numbers(1), producer_id="p", sequence=0)
-    (third,) = push(client, topic, numbers(2), producer_id="p", sequence=2)
-    assert committed(third) == [(None, 1, 1)]
-
-
-def test_sequences_are_kept_for_each_producer_and_topic(
-    client: flight.FlightClient, topic: str
-) -> None:
-    push(client, topic, numbers(1), producer_id="p", sequence=0)
-    push(client, topic, numbers(2), producer_id="q", sequence=0)
-    assert get(client, topic=topic, offset=0).column("n") == [1, 2]
-
-
-def test_only_the_last_64_results_are_remembered(client: flight.FlightClient, topic: str) -> None:
-    answers = push(client, topic, *(numbers(n) for n in range(70)), producer_id="p", sequence=0)
-    (again,) = push(client, topic, numbers(6), producer_id="p", sequence=6)
-    assert again["committed"] == answers[6]["committed"]
-    stream = Stream(client, numbers(0).schema, topic, producer_id="p", sequence=5)
-    assert_refused(stream, numbers(5), "OUT_OF_ORDER_SEQUENCE")
-
-
 def test_a_sequence_may_come_with_the_batch(client: flight.FlightClient, topic: str) -> None:
     with put_stream(client, numbers(0).schema, topic, producer_id="p", sequence=0) as stream:
         stream.push(numbers(1))
@@ -423,14 +361,6 @@ def test_compare_and_append(client: flight.FlightClient, topic: str) -> None:
     assert answer["error"]["next_offset"] == 1
     push(client, topic, numbers(2), numbers(3), expected_offset=1)
     assert get(client, topic=topic, offset=0).column("n") == [1, 2, 3]
-
-
-def test_a_repeat_is_recognised_before_the_expected_offset_is_checked(
-    client: flight.FlightClient, topic: str
-) -> None:
-    command = {"producer_id": "p", "sequence": 0, "expected_offset": 0}
-    first = push(client, topic, numbers(1), **command)
-    assert push(client, topic, numbers(1), **command) == first
 
 
 def test_compare_and_append_is_for_one_partition(client: flight.FlightClient, keyed: str) -> None:
@@ -490,11 +420,6 @@ def test_a_time_of_its_own_is_that_batchs_alone_among_others_in_flight(
     assert [part["timestamp"] == own for part in committed] == [
         number >= count // 2 for number in range(count)
     ]
-
-
-def test_a_timestamp_far_ahead_is_refused(client: flight.FlightClient, topic: str) -> None:
-    stream = Stream(client, numbers(0).schema, topic, timestamp="2999-01-01T00:00:00Z")
-    assert_refused(stream, numbers(1), "INVALID_ARGUMENT")
 
 
 def test_concurrent_producers_read_back_their_own_rows_at_their_own_offsets(

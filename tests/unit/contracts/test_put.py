@@ -62,6 +62,12 @@ def test_a_command_may_name_a_stage(stage: str) -> None:
     assert parse_put_command(parsed.to_bytes()) == parsed
 
 
+@each("stage", ["", "a b", "-a", "a/b", "a\n", "x" * 129, 7, None])
+def test_a_stage_that_cannot_be_one_is_refused(stage: object) -> None:
+    with pytest.raises(InvalidArgument, match="key 'stage'"):
+        command({"topic": "t", "stage": stage})
+
+
 @each("key", ["producer_id", "sequence", "expected_offset"])
 def test_a_stage_goes_with_no_condition(key: str) -> None:
     value = "p" if key == "producer_id" else 0
