@@ -9,7 +9,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 AREAS = {
-    "backup": "backup check repair damage released_directory earlier_directory downgrade",
+    "backup": "backup check repair damage released_directory",
     "client": "unit/client test_client_ clients_ typed handoff python_types gather pytest",
     "commands": "cli test_hour unit/client/test_files unit/client/test_command test_export "
     "real_files real_data docs example notebook full_disk",

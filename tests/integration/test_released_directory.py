@@ -2,7 +2,9 @@
 
 import json
 import runpy
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from token_calls import ROOT, client_of, names_of
 import wings_client
 from wings_client import Client
 from wings_core.check import check_directory
+from wings_core.errors import Internal, InvalidArgument
 from wings_core.limits import Limits
+from wings_core.metadata.sqlite.schema import VERSIONS
 from wings_core.model import ShardProgress
 from wings_server.testing import running_server
 
@@ -91,3 +95,77 @@ def _what_was_begun_goes_on(client: Client, expected: dict[str, Any]) -> None:
             delivered += delivery.batch.column("n").to_pylist()
             consumer.accept(delivery)
     assert delivered == lasting
+
+
+# A directory that a commit before this one wrote: what is in its journal is there, and goes on. ###
+
+
+def test_what_the_journal_of_an_earlier_version_has_is_there_and_goes_on(tmp_path: Path) -> None:
+    unpack_earlier("with_a_journal", tmp_path)
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    data = tmp_path / "data"
+    with running_server(data, limits=KEPT) as server, wings_client.connect(server.flight) as client:
+
+        def rows() -> dict[str, list[int]]:
+            keyed = {key: client.scan("keyed", key).read_all() for key in "ab"}
+            found = {"plain": client.scan("plain").read_all(), **keyed}
+            return {name: table.column("n").to_pylist() for name, table in found.items()}
+
+        assert rows() == expected["rows"]
+        last = expected["sequence"] - 1
+        key = "ab"[last % 2]
+        with client.producer("keyed", producer_id="till", sequence=last) as producer:
+            producer.send({"k": [key], "n": [last]})  # It was pushed already.
+            producer.send({"k": [key], "n": [1_000]})
+        expected["rows"][key].append(1_000)
+        assert server.server.log.drain is not None
+        assert server.server.log.drain.run()
+        assert rows() == expected["rows"]
+    assert check_directory(data).ok
+    with closing(sqlite3.connect(data / "metadata.sqlite")) as connection:
+        assert not connection.execute(
+            "SELECT 1 FROM sqlite_schema WHERE name = 'journal'"
+        ).fetchall()
+
+
+# A directory that a later version wrote is refused, and not changed. ##############################
+
+LOCKS = {"LOCK", "METADATA.LOCK", "RESERVE"}
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name not in LOCKS
+    }
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with (
+        running_server(tmp_path / "data") as server,
+        wings_client.connect(server.flight) as client,
+    ):
+        client.create_topic("orders", pa.schema([("n", pa.int64())]))
+        client.push("orders", {"n": [1, 2, 3]})
+    return tmp_path / "data"
+
+
+def test_a_directory_of_a_later_format_is_refused_and_stays_as_it_is(directory: Path) -> None:
+    (directory / "FORMAT").write_text("wings data directory, format 2\n")
+    before = contents(directory)
+    with pytest.raises(InvalidArgument, match="has format 2"), running_server(directory):
+        pass
+    assert contents(directory) == before
+
+
+def test_later_metadata_is_refused_and_stays_as_it_is(directory: Path) -> None:
+    later = VERSIONS.newest + 1
+    with closing(sqlite3.connect(directory / "metadata.sqlite")) as connection:
+        connection.execute("INSERT INTO migrations (version, applied_at) VALUES (?, 0)", (later,))
+        connection.commit()
+    before = contents(directory)
+    with pytest.raises(Internal, match=f"version {later}, newer"), running_server(directory):
+        pass
+    assert contents(directory) == before

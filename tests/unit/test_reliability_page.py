@@ -65,8 +65,8 @@ def test_worlds_are_as_many_as_the_page_says(simulation: str, path: str) -> None
     ("simulation", "path"),
     [
         ("the log", "world/planted.py"),
-        ("share groups", "unit/share/test_planted_bugs.py"),
-        ("consumer groups", "unit/consumer_groups/test_planted_group_bugs.py"),
+        ("share groups", "unit/share/test_simulation.py"),
+        ("consumer groups", "unit/consumer_groups/test_group_simulation.py"),
     ],
 )
 def test_planted_bugs_are_as_many_as_the_page_says(simulation: str, path: str) -> None:

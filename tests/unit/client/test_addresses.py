@@ -2,6 +2,7 @@
 
 import pytest
 
+from wings_client._access import TOKEN_VARIABLE, Access
 from wings_client._addresses import ADDRESSES_MAX, Addresses, addresses_of
 from wings_client._errors import Connection, client_closed, lost
 from wings_core.errors import Internal, InvalidArgument, ResourceExhausted, Unavailable
@@ -71,3 +72,15 @@ def test_reads_are_spread_over_the_addresses_that_did_not_fail_lately() -> None:
     for each in (A, C):
         addresses.note(unreachable, each)
     assert {addresses.for_read(number) for number in range(6)} == {A, B, C}
+
+
+# What a client presents. ##########################################################################
+
+
+def test_a_token_as_a_file_holds_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Access.of("secret\n").token == "secret"
+    monkeypatch.setenv(TOKEN_VARIABLE, "other\r\n")
+    assert Access.of().token == "other"
+    for wrong in ("", " \n", "two\nlines", "é"):
+        with pytest.raises(InvalidArgument, match="printable ASCII"):
+            Access.of(wrong)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_strategies import FLAT_TYPES
-from hypothesis import given
+from arrow_strategies import FLAT_TYPES, batches
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from wings_core.errors import InvalidArgument, SchemaMismatch
-from wings_core.json_rows import decode_rows
+from wings_core.json_rows import decode_rows, encode_rows
+from wings_core.schemas import check_topic_schema
 
 # pyarrow's stubs know only some of the arguments that its factories take.
 arrow: Any = pa
@@ -272,3 +274,21 @@ def test_the_first_of_many_rows_is_named() -> None:
     with pytest.raises(SchemaMismatch) as caught:
         decode_rows(json.dumps(rows).encode(), schema_of(pa.int64()))
     assert caught.value.row == 7_654
+
+
+# What is encoded is decoded to the same. ##########################################################
+
+
+@given(batches())
+@settings(max_examples=examples(20, 300))
+def test_what_is_written_is_read_back_equal(batch: pa.RecordBatch) -> None:
+    check_topic_schema(batch.schema, None)
+    data = encode_rows(batch)
+    rows = json.loads(data, parse_constant=lambda name: 1 / 0)
+    assert [list(row) for row in rows] == [batch.schema.names] * batch.num_rows
+    decoded = decode_rows(data, batch.schema)
+    decoded.validate(full=True)
+    assert decoded.schema.equals(batch.schema)
+    # Compared as JSON too, as -0.0 equals 0.0.
+    assert decoded.equals(batch)
+    assert encode_rows(decoded) == data

@@ -1,12 +1,13 @@
 """Watches of topics whose threads do not start."""
 
 import threading
-from typing import Any, cast
+from contextlib import closing
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from wings_core.errors import ResourceExhausted
-from wings_core.metadata.remote.watches import TopicWatches
+from wings_core.metadata.remote.watches import Retries, TopicWatches
 
 
 class Silent:
@@ -74,3 +75,22 @@ def test_a_watch_whose_thread_does_not_start_leaves_none_to_later_ones(
     assert service.watched.wait(30), "the other one is told of commits"
     leaving.set()
     others[0].join(30)
+
+
+# Retries whose thread does not start at first. ####################################################
+
+
+def test_a_thread_that_does_not_start_is_started_by_the_next_retry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    called = threading.Event()
+    with closing(Retries()) as retries:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", fail)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                retries.after(0, lambda: None)
+        retries.after(0, called.set)
+        assert called.wait(30)

@@ -5,15 +5,23 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from earlier_directories import unpack_earlier
 from fix_metadata import SCHEMA, batch_of
 
+from wings_core.data_directory import DataDirectory
+from wings_core.deployments import OneDirectory
 from wings_core.errors import InvalidArgument
+from wings_core.ingest.pending import PushStream
+from wings_core.ingest.prepare import Preparer, PushOptions
+from wings_core.limits import Limits
+from wings_core.log import Log
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.integrity import metadata_problems
-from wings_core.names import DEFAULT_NAMESPACE
+from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.repair.pages import PageSource
 from wings_core.repair.salvage import NOT_SALVAGED, read_shapes, salvage
 
 LONG = Partition(f'"{"x" * 20_000}"')
@@ -111,3 +119,26 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
         connection.commit()
     with pytest.raises(InvalidArgument, match="not metadata of Wings"):
         salvage(path)
+
+
+# What a repair finds of the pages of a directory, also of those that metadata keeps itself. #######
+
+KEYED = pa.schema([("k", pa.string()), ("n", pa.int64())])
+
+
+def test_pages_that_metadata_keeps_itself_are_read_and_tell_their_partition(tmp_path: Path) -> None:
+    rows = pa.record_batch({"k": ["a", "a"], "n": [1, 2]}, schema=KEYED)
+    with DataDirectory.open(tmp_path / "data") as directory:
+        with closing(Log.open(OneDirectory(directory), Limits(maintenance_seconds=1e6))) as log:
+            topic = log.admin.create_topic(TopicName.parse("t"), KEYED, "k")
+            prepared = Preparer(topic, log.limits).prepare(rows, PushOptions())
+            log.group_commit.submit(PushStream(), prepared, awaited=True).accepted()
+            value = Partition('"a"')
+            (location,) = log.registry.locate(topic.uuid, value, 0, 10).locations
+            inline = log.registry.read_inline([location.address.folio])
+        with closing(PageSource(directory, inline)) as source:
+            assert source.rows(topic, location) == rows
+            assert source.partition_of(topic, location) == value
+            assert source.is_right(topic, value, location)
+        with closing(PageSource(directory, {})) as source:
+            assert source.rows(topic, location) is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from wings_core.fetch.state import Waits
 from wings_core.times import Deadline
 from wings_server.budget import Budget
 from wings_server.flight.boundary import ClientGone
+from wings_server.http.wire import JsonAnswer
 from wings_server.waiting import Waiting
 
 SOON = 0.02
@@ -102,3 +104,33 @@ def test_one_body_may_exceed_the_budget_alone() -> None:
     with pytest.raises(ResourceExhausted):
         budget.take(1)
     assert budget.held == 10
+
+
+# Answers over HTTP where clients hold more of them than there is room for. ########################
+
+
+def sent(answer: JsonAnswer) -> list[MutableMapping[str, Any]]:
+    messages: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        raise AssertionError("nothing is received")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        messages.append(message)
+
+    asyncio.run(answer({"type": "http"}, receive, send))
+    return messages
+
+
+def test_what_tells_of_a_change_is_sent_though_there_is_no_room() -> None:
+    budget = Budget(10)
+    budget.take(10)
+    with pytest.raises(ResourceExhausted):
+        sent(JsonAnswer(b"{}", budget))
+    with pytest.raises(ResourceExhausted):
+        budget.check_room()
+    start, body = sent(JsonAnswer(b"{}", budget, is_of_change=True))
+    assert (start["status"], body["body"]) == (200, b"{}")
+    assert budget.held == 10
+    budget.release(1)
+    budget.check_room()

@@ -2,12 +2,13 @@
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any, NoReturn, cast
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -18,9 +19,11 @@ from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.security.peers import PeerAccess
 from wings_core.share.model import OffsetRange, ShareKey
+from wings_core.share.remote import shared
 from wings_core.share.remote.link import Asked, HoldSession, RemoteLink
+from wings_core.share.remote.shared import SharedLink
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import Answer, HoldRequest, Request
+from wings_core.share.replica.requests import Answer, ForgetRequest, HoldRequest, Request
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_server.holds.handlers import hold_service
 from wings_server.metadata.service import GrpcService
@@ -224,3 +227,64 @@ def test_what_was_answered_with_too_few_answers_fails_at_once(
     call.messages.put(b"")
     assert isinstance(answers.get(timeout=SECONDS / 2), Unavailable)
     assert isinstance(faults.get(timeout=SECONDS), ValueError)
+
+
+# A link to whichever node serves the only replica. ################################################
+
+
+Done = Callable[[int, Answer], None]
+
+
+def refuse() -> NoReturn:
+    raise Unavailable("another process has it")
+
+
+def test_a_request_whose_next_owner_no_thread_can_ask_is_answered(
+    monkeypatch: pytest.MonkeyPatch, calls: Calls
+) -> None:
+    late = Unavailable("it does not answer")
+
+    def answer_late(_: RemoteLink, requests: object, seconds: float, done: Done) -> None:
+        calls.fail(threading.Thread, "start", RuntimeError("can't start new thread"))
+        done(0, late)
+
+    monkeypatch.setattr(RemoteLink, "begin_all", answer_late)
+    link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: "127.0.0.1:1", PeerAccess())
+    answers: list[Answer] = []
+    link.begin_all([ForgetRequest("group")], SECONDS, lambda _, answer: answers.append(answer))
+    assert answers == [late]
+    link.close()
+
+
+def test_a_session_whose_thread_does_not_start_has_ended(calls: Calls) -> None:
+    call = Mock()
+    calls.fail(threading.Thread, "start", RuntimeError("can't start new thread"))
+    session = HoldSession(Mock(return_value=call), Mock())
+    assert session.has_ended
+    assert isinstance(session.error, Unavailable)
+    call.cancel.assert_called_once_with()
+
+
+def test_a_link_that_is_slow_to_close_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, calls: Calls
+) -> None:
+    closing, closes = threading.Event(), threading.Event()
+
+    def wait(_: RemoteLink) -> None:
+        closing.set()
+        assert closes.wait(2 * SECONDS)
+
+    monkeypatch.setattr(shared, "LINKS_MAX", 1)
+    calls.before(RemoteLink, "close", wait)
+    link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
+    remote: Callable[[str], RemoteLink] = link._remote  # pyright: ignore[reportPrivateUsage]
+    remote("127.0.0.1:1")
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            second = threads.submit(remote, "127.0.0.1:2")
+            assert closing.wait(SECONDS)
+            again = threads.submit(remote, "127.0.0.1:2").result(SECONDS)
+        finally:
+            closes.set()
+        assert second.result(SECONDS) is again
+    link.close()

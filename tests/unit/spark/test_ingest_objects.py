@@ -3,17 +3,20 @@
 import errno
 import os
 import threading
+import urllib.request
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from wings_core.errors import Unauthenticated, Unavailable
+from wings_core.errors import InvalidArgument, Unauthenticated, Unavailable
 from wings_core.queue.journal import ClaimedFile
 from wings_spark.ingest.fetch import fetched_file
 from wings_spark.ingest.files import FileError, read_errors
+from wings_spark.ingest.metrics import RunMetrics
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.ingest.stores import store_errors
@@ -105,3 +108,29 @@ def test_what_cannot_be_read_of_a_file_is_its_error() -> None:
     for error in (OSError(errno.EIO, "a broken disk"), pa.ArrowInvalid("no magic bytes")):
         with pytest.raises(FileError, match=r"/a\.parquet"), read_errors("/a.parquet"):
             raise error
+
+
+# Figures of a run for Prometheus. #################################################################
+
+
+def test_figures_of_batches_are_served_and_added_up() -> None:
+    metrics = RunMetrics("orders")
+    for _ in range(2):
+        metrics.add(
+            {"files": {"finished": 2, "dead": 1}, "rows": 30, "bytes": 400, "rescued_rows": 5}
+        )
+    metrics.restarted()
+    metrics.note(SimpleNamespace(sources=[SimpleNamespace(latestOffset='{"pending": 7}')]))
+    for offset in ("null", "", None):  # Before the first report.
+        metrics.note(SimpleNamespace(sources=[SimpleNamespace(latestOffset=offset)]))
+    metrics.note(None)
+    with metrics.served("127.0.0.1:0") as port:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+        with pytest.raises(InvalidArgument, match="in use"), metrics.served(f"127.0.0.1:{port}"):
+            pass
+    assert 'wings_ingest_files_total{outcome="dead",source="orders"} 2.0' in text
+    assert 'wings_ingest_rows_total{source="orders"} 60.0' in text
+    assert 'wings_ingest_rescued_rows_total{source="orders"} 10.0' in text
+    assert 'wings_ingest_restarts_total{source="orders"} 1.0' in text
+    assert 'wings_ingest_pending_messages{source="orders"} 7.0' in text
