@@ -398,7 +398,7 @@ class _Unread:
     def __init__(self, opened: tuple[Any, Any, str]) -> None:
         self.blocks = False
         self.was_broken = False
-        self._writer, self._reader, self.endpoint = opened
+        self._writer, self._reader, _ = opened
         self.broken = threading.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -433,7 +433,7 @@ def test_a_stream_is_broken_where_the_server_does_not_read_what_is_to_wake_a_cal
 
     def wrapped(opened: tuple[Any, Any, str], *_: object) -> tuple[_Unread, _Unread, str]:
         streams.append(_Unread(opened))
-        return streams[0], streams[0], streams[0].endpoint
+        return streams[-1], streams[-1], opened[2]
 
     calls.change(Transport, "exchange", wrapped)
     with wings.share_consumer("billing", topic, max_messages=1, timeout=60) as consumer:

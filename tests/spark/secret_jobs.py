@@ -11,13 +11,16 @@ import json
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wings_spark
 from wings_core.queue.sqlite import SqliteQueue
 from wings_spark.ingest.run import start
 from wings_spark.ingest.settings import SourceSettings
 from wings_spark.testing import QUICK, local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(directory: Path, endpoint: str, certificates: Path, token_file: Path) -> None:
@@ -33,7 +36,6 @@ def main(directory: Path, endpoint: str, certificates: Path, token_file: Path) -
         "spark.eventLog.dir": str(directory / "events"),
         "spark.sql.maxMetadataStringLength": "10000",
     }
-    shown: list[Any] = []
     with local_session(settings=settings) as spark:
         given: dict[str, Any] = {
             "endpoint": endpoint,
@@ -42,40 +44,7 @@ def main(directory: Path, endpoint: str, certificates: Path, token_file: Path) -
             "tlsCert": str(certificates / "client.pem"),
             "tlsKey": str(certificates / "client-key.pem"),
         }
-        read = spark.read.format("wings").options(**given).load("there")
-        assert read.count() == 10
-        read.filter("n > 3").select("n").write.format("wings").options(**given).mode("append").save(
-            "copy"
-        )
-        fast = wings_spark.read(spark, topic="there", **given)
-        assert fast.count() == 10
-        stream = spark.readStream.format("wings").options(**given, startingOffsets="earliest")
-        query = (
-            stream.load("there")
-            .writeStream.format("wings")
-            .options(**given, topic="copy", checkpointLocation=str(directory / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        shown += [query.lastProgress, _string(query, "explainInternal", True)]
-        for frame in (read, fast):
-            shown.append(_string(frame, "queryExecution"))
-        options = ", ".join(f"{name} '{text}'" for name, text in given.items() if name != "token")
-        with contextlib.suppress(Exception):  # It is not kept in a catalog.
-            spark.sql(
-                f"CREATE TABLE bad USING wings OPTIONS ({options}, topic 'there', token '{token}')"
-            )
-            shown.append("a table kept a token")
-        spark.sql(
-            f"CREATE TABLE t USING wings OPTIONS ({options}, topic 'there', "
-            f"tokenFile '{token_file}')"
-        )
-        assert spark.table("t").count() == 10
-        shown += spark.sql("DESCRIBE EXTENDED t").collect()
-        with contextlib.suppress(Exception):  # Its error is in the log.
-            spark.read.format("wings").options(**given | {"token": token + "\n"}).load("there")
-            shown.append("a token with a line break was presented")
+        shown = jobs(spark, directory, token_file, given)
         (directory / "a.jsonl").write_text('{"n": 7}\n', encoding="utf-8")
         queue = SqliteQueue(directory / "queue.sqlite")
         queue.send([str(directory / "a.jsonl")])
@@ -106,6 +75,49 @@ def main(directory: Path, endpoint: str, certificates: Path, token_file: Path) -
                 shown.append(process.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
     (directory / "shown").write_text("\n".join(map(str, shown)), encoding="utf-8")
     print(json.dumps({"shown": len(shown)}))  # noqa: T201 - Its last words.
+
+
+def jobs(
+    spark: "SparkSession", directory: Path, token_file: Path, given: dict[str, Any]
+) -> list[Any]:
+    """Read, write, stream and define a table with options `given`; return what Spark shows."""
+    shown: list[Any] = []
+    token = given["token"]
+    read = spark.read.format("wings").options(**given).load("there")
+    assert read.count() == 10
+    read.filter("n > 3").select("n").write.format("wings").options(**given).mode("append").save(
+        "copy"
+    )
+    fast = wings_spark.read(spark, topic="there", **given)
+    assert fast.count() == 10
+    stream = spark.readStream.format("wings").options(**given, startingOffsets="earliest")
+    query = (
+        stream.load("there")
+        .writeStream.format("wings")
+        .options(**given, topic="copy", checkpointLocation=str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    shown += [query.lastProgress, _string(query, "explainInternal", True)]
+    for frame in (read, fast):
+        shown.append(_string(frame, "queryExecution"))
+    options = ", ".join(f"{name} '{text}'" for name, text in given.items() if name != "token")
+    with contextlib.suppress(Exception):  # It is not kept in a catalog.
+        spark.sql(
+            f"CREATE TABLE bad USING wings OPTIONS ({options}, topic 'there', token '{token}')"
+        )
+        shown.append("a table kept a token")
+    spark.sql(
+        f"CREATE TABLE t USING wings OPTIONS ({options}, topic 'there', tokenFile '{token_file}')"
+    )
+    assert spark.table("t").count() == 10
+    shown += spark.sql("DESCRIBE EXTENDED t").collect()
+    with contextlib.suppress(Exception):  # Its error is in the log.
+        spark.read.format("wings").options(**given | {"token": token + "\n"}).load("there")
+        shown.append("a token with a line break was presented")
+    spark.sql("DROP TABLE t")
+    return shown
 
 
 def _string(of: Any, method: str, *arguments: Any) -> str:

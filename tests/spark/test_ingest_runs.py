@@ -71,8 +71,16 @@ def address() -> Iterator[str]:
         yield held
 
 
+@pytest.mark.parametrize(
+    "java_again", [False, pytest.param(True, marks=pytest.mark.soak)]
+)  # It is a start of Spark more.
 def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(
-    source_client: Client, queue: SqliteQueue, start_run: StartRun, tmp_path: Path, address: str
+    source_client: Client,
+    queue: SqliteQueue,
+    start_run: StartRun,
+    tmp_path: Path,
+    address: str,
+    java_again: bool,
 ) -> None:
     with (tmp_path / "numbers.toml").open("a") as settings:
         settings.write(f'[metrics]\nlisten = "{address}"\n')
@@ -84,14 +92,16 @@ def test_a_run_starts_again_by_itself_and_ends_in_order_on_sigterm(
     assert "it starts again in 1 s" in run.said
     wait_for_metric(run, address, 'wings_ingest_restarts_total{source="numbers"} 1.0')
     wait_for_metric(run, address, 'wings_ingest_pending_messages{source="numbers"} 0.0')
-    kill(run, "org.apache.spark.deploy.SparkSubmit")
-    bring(source_client, queue, run, tmp_path, 2)
-    assert "Java ended, and Spark with it" in run.said
+    if java_again:
+        kill(run, "org.apache.spark.deploy.SparkSubmit")
+        bring(source_client, queue, run, tmp_path, 2)
+        assert "Java ended, and Spark with it" in run.said
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(SECONDS_MAX) == 0, run.said
-    assert run.said.splitlines()[-1].startswith('{"batch": 3'), "it ends without a word"
+    files = 3 if java_again else 2
+    assert run.said.splitlines()[-1].startswith(f'{{"batch": {files}'), "it ends without a word"
     assert not any(each in run.said for each in JAVA_TRACES), run.said
-    assert numbers(source_client, "numbers") == list(range(3 * ROWS))
+    assert numbers(source_client, "numbers") == list(range(files * ROWS))
 
 
 @pytest.mark.soak  # It takes a start of Spark, and what tells the reason has tests of its own.

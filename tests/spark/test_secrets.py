@@ -1,18 +1,22 @@
 """A token reaches Spark's tasks, and stands in nothing that Spark writes, logs or shows."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import wings_client
 from wings_core.errors import InvalidArgument
 from wings_core.security.tokens import new_secret
-from wings_server.testing import server_process
+from wings_server.testing import running_server, server_process
 from wings_spark.connection import ServerAccess
 from wings_spark.options import SparkReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -23,6 +27,27 @@ def files_below(directory: Path) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file()]
 
 
+def test_plans_tables_and_progress_show_no_token(spark: "SparkSession", tmp_path: Path) -> None:
+    token = new_secret()
+    (tmp_path / "token").write_text(token)
+    with (
+        running_server(tmp_path / "data", root_token=token) as server,
+        wings_client.connect(server.flight, token=token) as root,
+    ):
+        for topic in ("there", "copy"):
+            root.create_topic(topic, {"n": "int64"})
+        root.push("there", {"n": range(10)})
+        given = {"endpoint": server.flight, "token": token}
+        jobs = runpy.run_path(str(JOBS))["jobs"]
+        shown = "\n".join(map(str, jobs(spark, tmp_path, tmp_path / "token", given)))
+        copied: list[Any] = root.scan("copy").read_all().column("n").to_pylist()
+    assert sorted(copied) == sorted([*range(4, 10), *range(10)])
+    assert shown.count(server.flight) > 3
+    for wrong in (token.removeprefix("wings_"), "kept a token", "was presented"):
+        assert wrong not in shown
+
+
+@pytest.mark.soak  # It takes a start of Spark, and what Spark shows has the test before.
 def test_tasks_present_a_token_that_stands_nowhere(
     tmp_path: Path, quick_spark: dict[str, str]
 ) -> None:

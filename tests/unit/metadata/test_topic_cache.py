@@ -1,20 +1,23 @@
 """The cache of topics."""
 
-import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import cast
+from typing import Any, LiteralString, cast
 
 import pyarrow as pa
 import pytest
 
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.store.database import Connection
+from wings_core.metadata.sqlite.connections import SqliteConnections
+from wings_core.metadata.sqlite.database import SqliteDatabase
+from wings_core.metadata.store.database import Connection, Cursor
 from wings_core.metadata.store.topics import KnownSchemas, TopicCache, find_topic_again
+from wings_core.metadata.waiting import Waiters
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.schema_changes import SchemaChange
 from wings_core.storage.lru import Lru
+from wings_core.times import now_us
 
 
 def topic(topic_id: str) -> Topic:
@@ -53,17 +56,31 @@ def test_no_more_topics_are_remembered_than_asked_for(topics_max: int) -> None:
 ORDERS = DEFAULT_NAMESPACE.topic("orders")
 
 
+class Recorded:
+    """A connection that says which statements were sent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.statements: list[str] = []
+
+    def execute(self, query: LiteralString, params: Any = None, /) -> Cursor:
+        self.statements.append(query)
+        return self._connection.execute(query, params)
+
+
 def test_earlier_schemas_are_read_once_for_each_version_that_is_met(tmp_path: Path) -> None:
     known: KnownSchemas = Lru(1_000_000)
 
     path = tmp_path / "metadata.sqlite"
 
+    def read(connection: Connection) -> tuple[Topic, bool]:
+        recorded = Recorded(connection)
+        topic = find_topic_again(cast("Connection", recorded), ORDERS, known)
+        return topic, "topics.earlier_schemas FROM" in recorded.statements[-1]
+
     def found() -> tuple[Topic, bool]:
-        statements: list[str] = []
-        with closing(sqlite3.connect(path)) as connection:
-            connection.set_trace_callback(statements.append)
-            topic = find_topic_again(cast("Connection", connection), ORDERS, known)
-        return topic, "topics.earlier_schemas FROM" in statements[-1]
+        with closing(SqliteConnections(path)) as connections:
+            return SqliteDatabase(connections, Waiters(), now_us).read(read)
 
     with closing(SqliteMetadata(path)) as metadata:
         admin = metadata.admin
