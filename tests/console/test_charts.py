@@ -41,7 +41,7 @@ def past(server: RunningServer) -> int:
 )  # fmt: skip
 def test_a_chart_has_a_past_at_first_sight(page: ConsolePage, past: int, route: str) -> None:
     page.open("nodes")
-    page.wait_for("One server on its own")
+    page.expect("One server on its own")
     # No look of the page's own, which would give it a present.
     page.script(
         "const real = window.fetch; window.fetch = (path, options) => "
@@ -50,16 +50,18 @@ def test_a_chart_has_a_past_at_first_sight(page: ConsolePage, past: int, route: 
     )
     page.go(route)
     least = 1 if "group" in route or "consumer" in route else past - 1
-    page.wait("a line", lambda: max(page.script(POINTS), default=0) >= least)
+    page.expect_that("a line", lambda: max(page.script(POINTS), default=0) >= least)
 
 
 def test_a_chart_has_axes_and_tells_the_values_at_a_point(page: ConsolePage, past: int) -> None:
     page.open(f"topic/{quote(ORDERS, safe='')}")
-    page.wait("a line", lambda: page.script(POINTS)[:1] and page.script(POINTS)[0] >= past - 1)
+    page.expect_that(
+        "a line", lambda: page.script(POINTS)[:1] and page.script(POINTS)[0] >= past - 1
+    )
     assert page.text(".marks").endswith("0/s")
-    page.wait("times", lambda: ":" in page.text(".times"))
+    page.expect_that("times", lambda: ":" in page.text(".times"))
     page.script(HOVER, 0.99)
-    page.wait_for("in ", "out ", "/s", within=".tip")
+    page.expect("in ", "out ", "/s", within=".tip")
 
     def is_before_after_a_key() -> bool:  # New samples may redraw the chart in between.
         page.script(HOVER, 0.99)
@@ -70,14 +72,14 @@ def test_a_chart_has_axes_and_tells_the_values_at_a_point(page: ConsolePage, pas
         )
         return page.text(".tip b") < last
 
-    page.wait("the point before", is_before_after_a_key)
+    page.expect_that("the point before", is_before_after_a_key)
     page.script("document.querySelector('.chart svg').blur()")
-    page.wait("no tip", lambda: page.script("return document.querySelector('.tip').hidden"))
+    page.expect_that("no tip", lambda: page.script("return document.querySelector('.tip').hidden"))
 
 
 def test_charts_stand_before_the_messages_of_a_topic(page: ConsolePage) -> None:
     page.open(f"topic/{quote(ORDERS, safe='')}")
-    page.wait("rows", lambda: page.text("tbody"))
+    page.expect_that("rows", lambda: page.text("tbody"))
     places = "return ['.chart', '.tabs', 'table'].map((each) => document.querySelector(each))"
     tops = page.script(f"{places}.map((each) => each.getBoundingClientRect().top)")
     assert tops == sorted(tops)
@@ -87,7 +89,7 @@ def test_a_group_shows_how_fast_it_finishes_and_fails(
     page: ConsolePage, server: RunningServer
 ) -> None:
     page.open(f"group/{PAYMENTS}/billing")
-    page.wait_for("4 since the start", "Done", "Failed")
+    page.expect("4 since the start", "Done", "Failed")
     with httpx.Client(base_url=server.http) as http:
         body = {"group": "billing", "topic": "payments", "member": "worker-3"}
         acquire = {**body, "max_messages": 2}
@@ -95,4 +97,4 @@ def test_a_group_shows_how_fast_it_finishes_and_fails(
         ack = {"partition": None, "first": held["start_offset"], "last": held["end_offset"]}
         acks = [{**ack, "lease": held["lease"], "type": "accept"}]
         act(http, "share-acknowledge", **body, acks=acks)
-    page.wait_for("2 since the start")
+    page.expect("2 since the start")

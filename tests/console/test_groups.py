@@ -15,13 +15,13 @@ LETTERS = "section[aria-label='Dead letters']"
 
 def test_dead_letters_are_grouped_by_error(page: ConsolePage) -> None:
     page.open(GROUP)
-    page.wait_for("2 \N{MULTIPLICATION SIGN}\tcard expired\trejected", within=LETTERS)
+    page.expect("2 \N{MULTIPLICATION SIGN}\tcard expired\trejected", within=LETTERS)
     page.script(
         "[...document.querySelectorAll('button.link')]"
         ".find((each) => each.innerText === 'card expired').click()"
     )
     lines = f"return document.querySelectorAll(\"{LETTERS} td[class='mono']\").length"
-    page.wait("its letters alone", lambda: page.script(lines) == 2)
+    page.expect_that("its letters alone", lambda: page.script(lines) == 2)
 
 
 def test_a_group_is_moved_once_its_user_is_sure(page: ConsolePage, server: RunningServer) -> None:
@@ -30,7 +30,7 @@ def test_a_group_is_moved_once_its_user_is_sure(page: ConsolePage, server: Runni
             return act(http, "share-members", topic="payments", group="billing")["lag"]
 
     page.open(GROUP)
-    page.wait_for("Seek")
+    page.expect("Seek")
     seek = "section[aria-label='Seek']"
     page.script(
         f'const found = document.querySelector("{seek} select");'
@@ -38,15 +38,17 @@ def test_a_group_is_moved_once_its_user_is_sure(page: ConsolePage, server: Runni
     )
     page.type(f"{seek} input", "thirty")
     page.click(f"{seek} button")
-    page.wait_for("thirty is no offset")
+    page.expect("thirty is no offset")
     page.type(f"{seek} input", "30")
     page.click(f"{seek} button")
-    page.wait_for("It goes to offset 30", within="dialog")
+    page.expect("It goes to offset 30", within="dialog")
     before = lag()
     page.click("dialog button[type=button]")
-    page.wait("no dialog", lambda: page.script("return document.querySelector('dialog') === null"))
+    page.expect_that(
+        "no dialog", lambda: page.script("return document.querySelector('dialog') === null")
+    )
     assert lag() == before
     page.click(f"{seek} button")
     page.click("dialog button.primary")
-    page.wait_for("billing is moved")
+    page.expect("billing is moved")
     assert lag() < 12

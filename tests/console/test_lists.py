@@ -36,16 +36,16 @@ def test_a_list_says_how_much_of_it_is_shown(browser: "Chrome", long_lists: Runn
     page = ConsolePage(browser, long_lists.http)
     page.reset()
     page.open("topics")
-    page.wait_for("first 200 of 1,203 topics", within=".head")
+    page.expect("first 200 of 1,203 topics", within=".head")
     page.type("input[type=search]", "many-09")
-    page.wait_for("100 topics", within=".head")
+    page.expect("100 topics", within=".head")
     page.go("consumers")
-    page.wait_for("first 500 of 520 consumers", within=".head")
+    page.expect("first 500 of 520 consumers", within=".head")
     page.type("input[type=search]", "reader-51")
-    page.wait_for("10 consumers", within=".head")
+    page.expect("10 consumers", within=".head")
     wide = quote(f"{NAMESPACE}/topics/wide", safe="")
     page.go(f"topic/{wide}/partitions")
-    page.wait_for("first 200 of 1,100")
+    page.expect("first 200 of 1,100")
     assert page.faults() == []
 
 
@@ -54,7 +54,7 @@ def test_the_overview_of_a_phone_has_no_hole_and_the_columns_that_matter(
 ) -> None:
     page.size(375, 740, touch=True)
     page.open("overview")
-    page.wait("rows", lambda: "orders" in page.text("table"))
+    page.expect_that("rows", lambda: "orders" in page.text("table"))
     seen = (
         "return [...document.querySelectorAll('th')].filter((each) => each.checkVisibility() &&"
         " each.getBoundingClientRect().right <= innerWidth).map((each) => each.innerText)"

@@ -20,8 +20,8 @@ def test_a_node_shows_its_version_and_what_it_uses(
     for _ in range(2):
         server.server.log.history.look()
     page.open("nodes")
-    page.wait_for(version("wings-flight"), "answers", "1 process", "iB free")
-    page.wait("its use of processors", lambda: page.script(CPU) == 1)
+    page.expect(version("wings-flight"), "answers", "1 process", "iB free")
+    page.expect_that("its use of processors", lambda: page.script(CPU) == 1)
 
 
 CPU = """
@@ -48,7 +48,7 @@ def test_a_node_that_has_stopped_answering_needs_a_person(
             page = ConsolePage(browser, f"http://{http}")
             page.reset()
             page.open("overview")
-            page.wait_for("1 thing needs you", f"the node {dies.flight} has stopped answering")
+            page.expect("1 thing needs you", f"the node {dies.flight} has stopped answering")
             page.click(".notice a")
-            page.wait_for("2 processes", "stopped answering", dies.flight)
+            page.expect("2 processes", "stopped answering", dies.flight)
             assert page.faults() == []

@@ -34,7 +34,7 @@ def test_a_page_shows_what_the_server_has(page: ConsolePage, subtests: pytest.Su
         with subtests.test(route):
             visit(route)
             visit = page.go
-            page.wait_for(shown)
+            page.expect(shown)
             assert page.text("h1")
             assert "null" not in page.text("h1")
             assert page.browser.title.endswith("· Wings")
@@ -50,15 +50,15 @@ def test_a_page_shows_what_the_server_has(page: ConsolePage, subtests: pytest.Su
 
 def test_the_overview_shows_rates_as_rows_come(page: ConsolePage, server: RunningServer) -> None:
     page.open("overview")
-    page.wait_for("Rows in")
+    page.expect("Rows in")
     with httpx.Client(base_url=server.http) as http:
 
         def has_rate() -> bool:
             push(http, "orders", orders(1_000, 50))
             return bool(re.search(r"[1-9][\d.,]*/s", page.text("dl.tiles")))
 
-        page.wait("a rate of rows in", has_rate)
-        page.wait(
+        page.expect_that("a rate of rows in", has_rate)
+        page.expect_that(
             "a line",
             lambda: (
                 page.script(
@@ -71,69 +71,69 @@ def test_the_overview_shows_rates_as_rows_come(page: ConsolePage, server: Runnin
 
 def test_the_overview_says_what_needs_a_person(page: ConsolePage) -> None:
     page.open("overview")
-    page.wait_for("1 thing needs you", "4 dead letters of billing of payments in orders-dead")
+    page.expect("1 thing needs you", "4 dead letters of billing of payments in orders-dead")
     page.click(".notice a")
-    page.wait_for("billing", within="h1")
-    page.wait_for("card expired")
+    page.expect("billing", within="h1")
+    page.expect("card expired")
 
 
 def test_topics_have_figures_and_are_found_by_name(page: ConsolePage) -> None:
     page.open("topics")
-    page.wait_for("orders", "payments", "notes", "sign-ups", "30 d", "KiB")
+    page.expect("orders", "payments", "notes", "sign-ups", "30 d", "KiB")
     page.type("input[type=search]", "ship")
-    page.wait("only shipments", lambda: "payments" not in page.text("table"))
-    page.wait_for("shipments", within="table")
+    page.expect_that("only shipments", lambda: "payments" not in page.text("table"))
+    page.expect("shipments", within="table")
     assert "q=ship" in page.browser.current_url
     page.type("input[type=search]", "no-such")
-    page.wait_for("No topic has this in its name")
+    page.expect("No topic has this in its name")
 
 
 def test_live_messages_pass_a_filter_and_show_the_chosen_columns(
     page: ConsolePage, server: RunningServer
 ) -> None:
     page.open(f"topic/{quote(ORDERS, safe='')}")
-    page.wait_for("customer")
-    page.wait("rows", lambda: page.text("tbody").count("\n") > 20)
+    page.expect("customer")
+    page.expect_that("rows", lambda: page.text("tbody").count("\n") > 20)
     with httpx.Client(base_url=server.http) as http:
         push(
             http, "orders", [{"city": "Oslo", "id": 777_777, "customer": "newcomer", "amount": 3.5}]
         )
-    page.wait_for("newcomer", within="tbody")
+    page.expect("newcomer", within="tbody")
     page.picture("live")
     page.type("input.mono", "amount > 470")
-    page.wait("no newcomer", lambda: "newcomer" not in page.text("main"))
+    page.expect_that("no newcomer", lambda: "newcomer" not in page.text("main"))
     with httpx.Client(base_url=server.http) as http:
         few = {"city": "Oslo", "id": 1, "customer": "too little", "amount": 3.5}
         push(http, "orders", [few, {**few, "customer": "enough", "amount": 480.0}])
-    page.wait_for("enough", within="tbody")
+    page.expect("enough", within="tbody")
     assert "too little" not in page.text("tbody")
     page.click("details.menu summary")
     page.click("details.menu label:nth-of-type(3) input")
-    page.wait("no column customer", lambda: "customer" not in page.text("thead"))
+    page.expect_that("no column customer", lambda: "customer" not in page.text("thead"))
     page.type("input.mono", "amount >")
-    page.wait_for("The statement cannot be run")
+    page.expect("The statement cannot be run")
 
 
 def test_a_message_shows_all_of_it_and_text_as_text(page: ConsolePage) -> None:
     name = quote(f"{NAMESPACE}/topics/notes", safe="")
     page.open(f"topic/{name}")
-    page.wait_for(HOSTILE[:60], "🦋", within="tbody")
+    page.expect(HOSTILE[:60], "🦋", within="tbody")
     page.go(f"message/{name}/null/0")
-    page.wait_for(HOSTILE, str(BIG))
+    page.expect(HOSTILE, str(BIG))
     page.click("a.button:last-of-type")
-    page.wait_for("Zoë 🦋 long")
+    page.expect("Zoë 🦋 long")
     page.go("consumers")
-    page.wait_for(HOSTILE[:60])
+    page.expect(HOSTILE[:60])
     assert "owned" not in page.browser.title
     assert page.script("return document.querySelectorAll('main script, main img').length") == 0
 
 
 def test_a_consumer_shows_its_lag_by_partition(page: ConsolePage) -> None:
     page.open("consumers")
-    page.wait_for("reports")
+    page.expect("reports")
     page.click("a[href='#/consumers/reports']")
-    page.wait_for("Oslo", "Quito", "Partitions with most lag")
-    page.wait("the lag", lambda: re.search(r"\n\d+\nmessages", page.text("dl.tiles")))
+    page.expect("Oslo", "Quito", "Partitions with most lag")
+    page.expect_that("the lag", lambda: re.search(r"\n\d+\nmessages", page.text("dl.tiles")))
 
 
 def test_a_consumer_group_shows_its_members_and_their_lag(
@@ -145,13 +145,13 @@ def test_a_consumer_group_shows_its_members_and_their_lag(
         with client.consumer("billing-calls", "calls", group=True, instance="one") as consumer:
             next(consumer)
             page.open("consumers")
-            page.wait_for("billing-calls")  # It has committed nothing yet.
+            page.expect("billing-calls")  # It has committed nothing yet.
             page.click("a[href='#/consumers/billing-calls']")
-            page.wait("the member", lambda: "one\tcalls\t3\t3\tsteady" in members(page))
+            page.expect_that("the member", lambda: "one\tcalls\t3\t3\tsteady" in members(page))
             page.picture("consumer-group")
             consumer.commit()
-            page.wait("its lag", lambda: "one\tcalls\t3\t0\tfalls" in members(page))
-        page.wait("that it has left", lambda: "No members" in members(page))
+            page.expect_that("its lag", lambda: "one\tcalls\t3\t0\tfalls" in members(page))
+        page.expect_that("that it has left", lambda: "No members" in members(page))
 
 
 def members(page: ConsolePage) -> str:
@@ -162,7 +162,7 @@ def test_a_group_shows_who_holds_what_and_sends_dead_letters_back(
     page: ConsolePage, server: RunningServer
 ) -> None:
     page.open(f"group/{quote(NAMESPACE + '/topics/payments', safe='')}/billing")
-    page.wait_for(
+    page.expect(
         "worker-1", "worker-2", "2 \N{EN DASH} 5", "8 \N{EN DASH} 11", "card expired", HOSTILE[:30]
     )
     page.picture("group")
@@ -170,22 +170,22 @@ def test_a_group_shows_who_holds_what_and_sends_dead_letters_back(
         (before,) = act(http, "partition-states", topic="payments")
         page.type("input[placeholder*='rejected']", "error = 'card expired'")
         page.click("form button.primary")
-        page.wait_for("Those of this group", within="dialog")
+        page.expect("Those of this group", within="dialog")
         page.click("dialog button.primary")
-        page.wait_for("2 sent back")
+        page.expect("2 sent back")
         (after,) = act(http, "partition-states", topic="payments")
     assert after["next_offset"] - before["next_offset"] == 2
 
 
 def test_a_source_shows_its_files(page: ConsolePage) -> None:
     page.open("ingest")
-    page.wait_for("orders-lake", within="table")
+    page.expect("orders-lake", within="table")
     page.type("input[type=search]", "nothing like it")
-    page.wait_for("No source has this in its name")
+    page.expect("No source has this in its name")
     page.type("input[type=search]", "rders-la")
-    page.wait_for("orders-lake", within="table")
+    page.expect("orders-lake", within="table")
     page.click("tbody a")
-    page.wait_for("s3://lake/orders/2026-11-08.parquet#v1", "open")
+    page.expect("s3://lake/orders/2026-11-08.parquet#v1", "open")
 
 
 def test_a_statement_is_run_and_a_wrong_one_explained(page: ConsolePage) -> None:
@@ -196,8 +196,8 @@ def test_a_statement_is_run_and_a_wrong_one_explained(page: ConsolePage) -> None
         "group by city order by city",
     )
     page.click("form button.primary")
-    page.wait_for("Accra", "Quito", "5 rows")
+    page.expect("Accra", "Quito", "5 rows")
     page.picture("query")
     page.type("textarea", "select nothing from orders")
     page.click("form button.primary")
-    page.wait_for("The statement cannot be run", "INVALID_SQL")
+    page.expect("The statement cannot be run", "INVALID_SQL")

@@ -20,7 +20,7 @@ RUN = "section[aria-label='Statement'] button.primary"
 def shown(browser: "Chrome", page: ConsolePage) -> None:
     """The page, with its tables."""
     page.open("query")
-    page.wait_for("orders", "system.partitions", within="section[aria-label='Tables']")
+    page.expect("orders", "system.partitions", within="section[aria-label='Tables']")
 
 
 def test_tables_and_their_columns_are_listed_and_taken_by_a_click(page: ConsolePage) -> None:
@@ -28,7 +28,7 @@ def test_tables_and_their_columns_are_listed_and_taken_by_a_click(page: ConsoleP
         "for (const each of document.querySelectorAll('.tables details'))"
         " each.open = /^(orders|system.groups)$/.test(each.innerText.trim())"
     )
-    page.wait_for("customer string", "__offset int64", "config varchar", within=".tables")
+    page.expect("customer string", "__offset int64", "config varchar", within=".tables")
     page.type("textarea", "select ")
     choose = (
         "[...document.querySelectorAll('.tables button')]"
@@ -43,26 +43,26 @@ def test_a_word_is_completed(page: ConsolePage) -> None:
     from selenium.webdriver import ActionChains, Keys
 
     page.type("textarea", "select cust")
-    page.wait_for("customer", within=OFFERS)
+    page.expect("customer", within=OFFERS)
     ActionChains(page.browser).send_keys(Keys.ARROW_DOWN, Keys.ENTER).perform()
-    page.wait("the column", lambda: page.script(VALUE) == "select customer")
+    page.expect_that("the column", lambda: page.script(VALUE) == "select customer")
     ActionChains(page.browser).send_keys(" from si").perform()
-    page.wait("the table alone", lambda: page.text(OFFERS) == '"sign-ups"')
+    page.expect_that("the table alone", lambda: page.text(OFFERS) == '"sign-ups"')
     ActionChains(page.browser).send_keys(Keys.ARROW_DOWN, Keys.ENTER).perform()
-    page.wait("it", lambda: page.script(VALUE) == 'select customer from "sign-ups"')
+    page.expect_that("it", lambda: page.script(VALUE) == 'select customer from "sign-ups"')
     ActionChains(page.browser).send_keys(" wher").perform()
-    page.wait_for("where", within=OFFERS)
+    page.expect("where", within=OFFERS)
     ActionChains(page.browser).send_keys(Keys.ESCAPE).perform()
-    page.wait("none", lambda: page.script("return document.querySelector('.offers').hidden"))
+    page.expect_that("none", lambda: page.script("return document.querySelector('.offers').hidden"))
 
 
 def test_no_old_result_stands_under_an_error(page: ConsolePage) -> None:
     page.type("textarea", "select 4711 as answer")
     page.click(RUN)
-    page.wait_for("4711", within="section[aria-label='Result']")
+    page.expect("4711", within="section[aria-label='Result']")
     page.type("textarea", "select nothing from orders")
     page.click(RUN)
-    page.wait_for("The statement cannot be run")
+    page.expect("The statement cannot be run")
     assert page.text("section[aria-label='Result']") == ""
 
 
@@ -70,12 +70,12 @@ def test_statements_are_kept_and_forgotten(page: ConsolePage) -> None:
     for number in (815, 816):
         page.type("textarea", f"select {number} as n")
         page.click(RUN)
-        page.wait_for(str(number), within="section[aria-label='Result']")
+        page.expect(str(number), within="section[aria-label='Result']")
     page.browser.refresh()
     page.click("details.menu summary")
-    page.wait_for("select 816 as n", "select 815 as n", within="details.menu")
+    page.expect("select 816 as n", "select 815 as n", within="details.menu")
     page.script("document.querySelectorAll('details.menu button')[1].click()")
-    page.wait("it", lambda: page.script(VALUE) == "select 815 as n")
+    page.expect_that("it", lambda: page.script(VALUE) == "select 815 as n")
     page.script("[...document.querySelectorAll('details.menu button')].at(-1).click()")
     assert page.script("return localStorage.getItem('wings-queries')") is None
 
@@ -83,15 +83,15 @@ def test_statements_are_kept_and_forgotten(page: ConsolePage) -> None:
 def test_the_address_carries_the_statement(page: ConsolePage) -> None:
     page.type("textarea", "select 'a&b' as text")
     page.click(RUN)
-    page.wait_for("a&b", within="section[aria-label='Result']")
+    page.expect("a&b", within="section[aria-label='Result']")
     address = page.browser.current_url
     page.script("sessionStorage.clear()")
     page.open("topics")
-    page.wait("topics", lambda: page.text("h1") == "Topics")
+    page.expect_that("topics", lambda: page.text("h1") == "Topics")
     page.script("location.hash = arguments[0]", address.partition("#")[2])
-    page.wait("the statement", lambda: page.script(VALUE) == "select 'a&b' as text")
+    page.expect_that("the statement", lambda: page.script(VALUE) == "select 'a&b' as text")
     page.go(f"query?sql={quote('select 1')}")
-    page.wait("another", lambda: page.script(VALUE) == "select 1")
+    page.expect_that("another", lambda: page.script(VALUE) == "select 1")
     assert page.text("section[aria-label='Result']").startswith("Result\n"), "it is not run"
 
 
@@ -102,13 +102,13 @@ def test_a_result_is_saved_as_csv(page: ConsolePage) -> None:
         "9007199254740993::bigint as large",
     )
     page.click(RUN)
-    page.wait_for("9007199254740993", within="section[aria-label='Result']")
+    page.expect("9007199254740993", within="section[aria-label='Result']")
     page.script(
         "const make = URL.createObjectURL; URL.createObjectURL = (blob) => {"
         "blob.text().then((text) => { window.saved = text; }); return make.call(URL, blob); };"
     )
     page.click("section[aria-label='Result'] header button")
-    saved = page.wait("the file", lambda: page.script("return window.saved"))
+    saved = page.expect_that("the file", lambda: page.script("return window.saved"))
     assert saved == ('n,text,none,formula,large\r\n1,"a, ""b""",,\'=1+1,9007199254740993\r\n')
 
 
@@ -119,4 +119,4 @@ def test_a_statement_runs_where_the_browser_has_no_room_to_remember_it(page: Con
     )
     page.type("textarea", "select 6 * 7 as answer")
     page.click(RUN)
-    page.wait_for("42", within="section[aria-label='Result']")
+    page.expect("42", within="section[aria-label='Result']")

@@ -57,9 +57,9 @@ def test_a_name_in_the_address_that_is_not_there_is_told_of_and_is_text(
         with subtests.test(f"{route} {kind}"):
             visit(route.format(quote(name, safe="")))
             visit = page.go
-            page.wait("a heading", lambda: page.text("h1"))
+            page.expect_that("a heading", lambda: page.text("h1"))
             if kind != "none":
-                page.wait("what is the matter", lambda: page.script(FACE))
+                page.expect_that("what is the matter", lambda: page.script(FACE))
                 assert not any("The console failed" in each for each in page.script(FACE))
             title, markup, width, headings = page.script(IS_PLAIN)
             assert title != "owned"
@@ -69,7 +69,7 @@ def test_a_name_in_the_address_that_is_not_there_is_told_of_and_is_text(
 
 def test_an_address_that_is_not_encoded_well_is_a_page(page: ConsolePage) -> None:
     page.open("topic/%E0%A4%A/%")
-    page.wait("what is the matter", lambda: page.script(FACE))
+    page.expect_that("what is the matter", lambda: page.script(FACE))
 
 
 def test_strange_values_are_seen_as_they_are(page: ConsolePage, server: RunningServer) -> None:
@@ -83,19 +83,19 @@ def test_strange_values_are_seen_as_they_are(page: ConsolePage, server: RunningS
     for route in (f"topic/{name}", f"topic/{name}/schema", f"message/{name}/null/0"):
         visit(route)
         visit = page.go
-        page.wait_for(HOSTILE[:20], "txt.evil")
+        page.expect(HOSTILE[:20], "txt.evil")
         title, markup, _, _ = page.script(IS_PLAIN)
         assert (title == "owned", markup) == (False, 0)
     page.go("ingest")
-    page.wait_for("txt.evil", within="table")
+    page.expect("txt.evil", within="table")
     page.click("tbody a")
-    page.wait_for("<img src=x", within="table")
+    page.expect("<img src=x", within="table")
     assert page.script(IS_PLAIN)[0] != "owned"
     assert page.script(IS_PLAIN)[1] == 0
     page.go("query")
     page.type("textarea", "select * from strange")
     page.click("form button.primary")
-    page.wait_for("1 row", HOSTILE[:20])
+    page.expect("1 row", HOSTILE[:20])
     assert page.script(IS_PLAIN)[1] == 0
 
 
@@ -137,21 +137,21 @@ def test_pages_stay_small_and_quick_with_very_many_topics_and_partitions(
     page.reset()
     wide = quote(f"{NAMESPACE}/topics/wide", safe="")
     page.open("topics")
-    page.wait_for("many-00000", within="table")
+    page.expect("many-00000", within="table")
 
     def comes_to_500() -> bool:
         page.script("const e = document.querySelector('.scroll'); e.scrollTop = e.scrollHeight")
         assert page.script(LINES) <= LINES_MAX
         return "many-005" in page.text("table")
 
-    page.wait("the end of the third part of the list", comes_to_500)
+    page.expect_that("the end of the third part of the list", comes_to_500)
     page.type("input[type=search]", f"many-{topics - 1:05}")
-    page.wait("the last topic alone", lambda: page.script(LINES) == 1)
+    page.expect_that("the last topic alone", lambda: page.script(LINES) == 1)
     page.go(f"topic/{wide}/partitions")
-    page.wait("partitions", lambda: page.script(LINES) > 10)
+    page.expect_that("partitions", lambda: page.script(LINES) > 10)
     assert page.script(LINES) <= LINES_MAX
     page.type("input[placeholder='Find by value']", f"{partitions - 1}")
-    page.wait("the last partition", lambda: page.script(LINES) == 1)
+    page.expect_that("the last partition", lambda: page.script(LINES) == 1)
     for route, shown in {
         f"topic/{wide}": "n",
         f"topic/{wide}/settings": "Kept",
@@ -162,8 +162,10 @@ def test_pages_stay_small_and_quick_with_very_many_topics_and_partitions(
         "consumers": "reader",
     }.items():
         page.go(route)
-        page.wait_for(shown)
-        page.wait("figures", lambda: f"{partitions:,}"[:2] in page.text() or page.script(LINES))
+        page.expect(shown)
+        page.expect_that(
+            "figures", lambda: f"{partitions:,}"[:2] in page.text() or page.script(LINES)
+        )
         assert page.script(LINES) <= 3 * LINES_MAX
         assert page.script("return document.querySelectorAll('*').length") < 8_000
     assert page.faults() == []
@@ -179,17 +181,17 @@ def test_partitions_of_integers_beyond_those_of_a_browser_are_told_apart(
         push(http, "snowflakes", [{"id": key, "n": 40 + n} for n, key in enumerate(keys)])
     name = quote(f"{NAMESPACE}/topics/snowflakes", safe="")
     page.open(f"topic/{name}")
-    page.wait_for("3 shown", *map(str, keys))
+    page.expect("3 shown", *map(str, keys))
     page.type("input[list='partitions']", str(keys[1]))
     page.type("input[placeholder^='1200']", "0")
     page.click("form.row button")
-    page.wait_for("1 shown, paused", str(keys[1]), "41")
+    page.expect("1 shown, paused", str(keys[1]), "41")
     page.go(f"topic/{name}/partitions")
-    page.wait_for(*map(str, keys), within="table")
+    page.expect(*map(str, keys), within="table")
     page.go(f"topic/{name}/produce")
     page.type("input[aria-label='id']", str(keys[1]))
     page.type("input[aria-label='n']", "7")
     page.click("form button.primary")
-    page.wait_for(f"partition {keys[1]}")
+    page.expect(f"partition {keys[1]}")
     page.click(".notice a")
-    page.wait_for("Message 1", str(keys[1]), "7")
+    page.expect("Message 1", str(keys[1]), "7")

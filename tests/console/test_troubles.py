@@ -27,14 +27,14 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_alone(browser: "Chrome") -> No
         page = ConsolePage(browser, server.http)
         page.reset()
         page.open("topics")
-        page.wait_for("A token, please", within="dialog")
+        page.expect("A token, please", within="dialog")
         page.picture("token")
         page.type("dialog input", "wings_wrong")
         page.click("dialog button.primary")
-        page.wait_for("The last one was refused", within="dialog")
+        page.expect("The last one was refused", within="dialog")
         page.type("dialog input", ROOT)
         page.click("dialog button.primary")
-        page.wait_for("secret", within="table")
+        page.expect("secret", within="table")
         assert ROOT not in browser.current_url
         assert page.script("return sessionStorage.getItem('wings-token')") == ROOT
         assert ROOT not in page.script("return JSON.stringify(localStorage) + document.cookie")
@@ -44,10 +44,10 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_alone(browser: "Chrome") -> No
 def _the_right_that_is_missing_is_named(page: ConsolePage, token: str) -> None:
     page.script("sessionStorage.setItem('wings-token', arguments[0])", token)
     page.open("nodes")
-    page.wait_for("The right admin is missing", "reports has no right to admin on the server")
-    page.wait_for("--grant 'admin=*'")
+    page.expect("The right admin is missing", "reports has no right to admin on the server")
+    page.expect("--grant 'admin=*'")
     page.open(f"topic/{quote(NAMESPACE + '/topics/secret', safe='')}")
-    page.wait_for("The right read or write or share is missing", "--grant 'read=tenants/")
+    page.expect("The right read or write or share is missing", "--grant 'read=tenants/")
     page.picture("right")
 
 
@@ -65,15 +65,15 @@ def test_a_server_that_is_gone_is_told_of_until_it_is_back(
             push(http, "kept", [{"n": 4711}])
         page.reset()
         page.open(f"topic/{quote(NAMESPACE + '/topics/kept', safe='')}")
-        page.wait_for("4711", within="tbody")
+        page.expect("4711", within="tbody")
         server.kill()
-    page.wait_for("does not answer. Trying again in", within="#banner")
-    page.wait_for("not connected", within="#foot")
+    page.expect("does not answer. Trying again in", within="#banner")
+    page.expect("not connected", within="#foot")
     assert "4711" in page.text("tbody"), "what was there stays in sight"
     with server_process(data, flags=flags), httpx.Client(base_url=f"http://{address}") as http:
-        page.wait("the banner to go", lambda: page.text("#banner") == "")
+        page.expect_that("the banner to go", lambda: page.text("#banner") == "")
         push(http, "kept", [{"n": 815}])
-        page.wait_for("815", within="tbody")
+        page.expect("815", within="tbody")
     page.faults()
 
 
@@ -81,7 +81,7 @@ def test_nothing_is_said_to_be_finished_before_the_server_has_answered(
     page: ConsolePage,
 ) -> None:
     page.open("overview")
-    page.wait_for("Overview")
+    page.expect("Overview")
     page.script(
         "const real = window.fetch; window.fetch = (path, options) => "
         "String(path).endsWith('share-members') ? new Promise((answer) => "
@@ -89,18 +89,18 @@ def test_nothing_is_said_to_be_finished_before_the_server_has_answered(
     )
     topic = quote(f"{NAMESPACE}/topics/payments", safe="")
     page.script("location.hash = arguments[0]", f"#/group/{topic}/billing")
-    page.wait("the question", lambda: page.script("return window.answerNow !== undefined"))
-    page.wait_for("Who holds what")
+    page.expect_that("the question", lambda: page.script("return window.answerNow !== undefined"))
+    page.expect("Who holds what")
     page.script("return new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     assert "Every message is finished" not in page.text("main")
     assert "No member holds a message" not in page.text("main")
     page.script("window.answerNow()")
-    page.wait_for("messages not finished")
+    page.expect("messages not finished")
 
 
 def test_after_an_answer_that_took_long_a_page_still_asks_again_soon(page: ConsolePage) -> None:
     page.open("overview")
-    page.wait_for("Rows in")
+    page.expect("Rows in")
     page.script(
         "let ahead = 0; const now = performance.now.bind(performance);"
         "performance.now = () => now() + (ahead += 600_000);"
@@ -108,5 +108,7 @@ def test_after_an_answer_that_took_long_a_page_still_asks_again_soon(page: Conso
         "window.setTimeout = (done, pause) =>"
         " (window.pauses.push(pause ?? 0), wait(done, pause));"
     )
-    page.wait("a long pause", lambda: page.script("return Math.max(...window.pauses)") >= 10_000)
+    page.expect_that(
+        "a long pause", lambda: page.script("return Math.max(...window.pauses)") >= 10_000
+    )
     assert page.script("return Math.max(...window.pauses)") == 15_000

@@ -34,7 +34,7 @@ def test_all_is_reached_by_keyboard_and_the_focus_is_seen(page: ConsolePage) -> 
     from selenium.webdriver import Keys
 
     page.open("topics")
-    page.wait_for("payments", within="table")
+    page.expect("payments", within="table")
     page.script("document.activeElement.blur()")
     reached: list[str] = []
     for _ in range(40):
@@ -51,7 +51,7 @@ def test_all_is_reached_by_keyboard_and_the_focus_is_seen(page: ConsolePage) -> 
         assert name in reached, (name, reached)
     page.script("document.querySelector('td a[href*=payments]').focus()")
     press(page, Keys.ENTER)
-    page.wait("the topic", lambda: page.text("h1") == "payments")
+    page.expect_that("the topic", lambda: page.text("h1") == "payments")
 
 
 def test_a_dialog_keeps_the_focus_and_escape_gives_it_back(page: ConsolePage) -> None:
@@ -59,7 +59,7 @@ def test_a_dialog_keeps_the_focus_and_escape_gives_it_back(page: ConsolePage) ->
 
     page.open("topics")
     page.click("#access")
-    page.wait_for("A token, please", within="dialog")
+    page.expect("A token, please", within="dialog")
     for _ in range(6):
         press(page, Keys.TAB)
         assert page.script(
@@ -67,7 +67,9 @@ def test_a_dialog_keeps_the_focus_and_escape_gives_it_back(page: ConsolePage) ->
             "|| document.activeElement.closest('dialog') !== null"
         )
     press(page, Keys.ESCAPE)
-    page.wait("no dialog", lambda: page.script("return document.querySelector('dialog') === null"))
+    page.expect_that(
+        "no dialog", lambda: page.script("return document.querySelector('dialog') === null")
+    )
     assert page.script("return document.activeElement.id") == "access"
 
 
@@ -78,9 +80,9 @@ def test_nothing_is_wider_than_a_phone(page: ConsolePage, subtests: pytest.Subte
         with subtests.test(route):
             visit(route)
             visit = page.go
-            page.wait("the page", lambda: page.script(IN_NAVIGATION).endswith(route))  # noqa: B023
-            page.wait("a heading", lambda: page.text("h1"))
-            page.wait(
+            page.expect_that("the page", lambda: page.script(IN_NAVIGATION).endswith(route))  # noqa: B023
+            page.expect_that("a heading", lambda: page.text("h1"))
+            page.expect_that(
                 "rows", lambda: page.script("return document.querySelector('table, textarea')")
             )
             assert page.script("return document.documentElement.scrollWidth") <= 375
@@ -97,12 +99,12 @@ def test_nothing_is_wider_than_a_phone(page: ConsolePage, subtests: pytest.Subte
 def test_colours_follow_the_system_and_a_switch(page: ConsolePage) -> None:
     background = "return getComputedStyle(document.body).backgroundColor"
     page.open("overview")
-    page.wait_for("Rows in")
+    page.expect("Rows in")
     light = page.script(background)
     page.media("dark")
     dark = page.script(background)
     assert dark != light
-    page.wait("rates", lambda: "/s" in page.text("dl.tiles"))
+    page.expect_that("rates", lambda: "/s" in page.text("dl.tiles"))
     page.picture("dark")
     page.click("#theme")
     assert page.script(background) == light
@@ -110,7 +112,7 @@ def test_colours_follow_the_system_and_a_switch(page: ConsolePage) -> None:
     page.media("light")
     assert page.script(background) == dark
     page.open("topics")
-    page.wait("a heading", lambda: page.text("h1") == "Topics")
+    page.expect_that("a heading", lambda: page.text("h1") == "Topics")
     assert page.script(background) == dark, "it is kept"
 
 
@@ -118,14 +120,14 @@ def test_a_statement_is_run_by_keyboard_alone(page: ConsolePage) -> None:
     from selenium.webdriver import ActionChains, Keys
 
     page.open("query")
-    page.wait("a statement that fits", lambda: page.script(VALUE))
+    page.expect_that("a statement that fits", lambda: page.script(VALUE))
     page.script("document.querySelector('textarea').focus()")
     ActionChains(page.browser).key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).perform()
     press(page, *"select city from orders order by id limit 3")
     ActionChains(page.browser).key_down(Keys.CONTROL).send_keys(Keys.ENTER).key_up(
         Keys.CONTROL
     ).perform()
-    page.wait_for("3 rows", "Lisbon")
+    page.expect("3 rows", "Lisbon")
     page.script("document.querySelector('textarea').focus()")
     order: list[str] = []
     for _ in range(3):
@@ -139,7 +141,7 @@ def test_a_statement_is_run_by_keyboard_alone(page: ConsolePage) -> None:
 def test_live_messages_are_in_sight_on_a_phone(page: ConsolePage) -> None:
     page.size(375, 740, touch=True)
     page.open(f"topic/{quote(ORDERS, safe='')}")
-    page.wait("rows", lambda: page.text("tbody").count("\n") > 5)
+    page.expect_that("rows", lambda: page.text("tbody").count("\n") > 5)
     assert page.script("return document.documentElement.scrollWidth") <= 375
     first = page.script(FIRST_ROW)
     assert first["left"] >= 0

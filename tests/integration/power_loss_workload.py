@@ -249,7 +249,7 @@ def batch_of(number: int, rows: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(keys), numbers], schema=SCHEMA)
 
 
-def look_at(
+def assert_kept(
     root: Path,
     history: History,
     disk: Disk,

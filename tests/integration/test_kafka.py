@@ -99,7 +99,7 @@ def taken(consumer: ck.Consumer, count: int) -> list[Any]:
     return found
 
 
-def poll_until(holds: Callable[[], bool], *consumers: ck.Consumer) -> None:
+def expect_polled(holds: Callable[[], bool], *consumers: ck.Consumer) -> None:
     """Poll consumers, whose messages are of no interest, until something holds."""
     end = time.monotonic() + LATER
     while not holds():
@@ -250,13 +250,13 @@ def test_two_members_share_partitions_and_one_reads_on_for_the_other(
     first.subscribe([new_topic_id])
     taken(first, 40)
     second.subscribe([new_topic_id])
-    poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 2, first, second)
+    expect_polled(lambda: len(first.assignment()) == len(second.assignment()) == 2, first, second)
     owned = [{each.partition for each in member.assignment()} for member in (first, second)]
     assert owned[0] | owned[1] == {0, 1, 2, 3}
     offsets = [ck.TopicPartition(new_topic_id, number, 7) for number in owned[0]]
     first.commit(offsets=offsets, asynchronous=False)
     first.close()
-    poll_until(lambda: len(second.assignment()) == 4, second)
+    expect_polled(lambda: len(second.assignment()) == 4, second)
     committed = {each.partition: each.offset for each in second.committed(second.assignment())}
     assert {number: committed[number] for number in owned[0]} == dict.fromkeys(owned[0], 7)
     second.close()
@@ -269,9 +269,9 @@ def test_a_member_that_vanishes_is_replaced_after_its_session(
     short: dict[str, Any] = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
     second = rdkafka.consumer(new_topic_id, **short)
     # A client of our own joins, and says nothing more.
-    with raw_member(rdkafka.config["bootstrap.servers"], new_topic_id, new_topic_id):
+    with expect_member(rdkafka.config["bootstrap.servers"], new_topic_id, new_topic_id):
         second.subscribe([new_topic_id])
-        poll_until(lambda: len(second.assignment()) == 2, second)
+        expect_polled(lambda: len(second.assignment()) == 2, second)
     second.close()
 
 
@@ -408,9 +408,9 @@ def test_a_consumer_that_vanishes_while_its_fetch_is_read_leaves_no_wait(
     with connected(rdkafka.config["bootstrap.servers"]) as connection:
         connection.send(fetch_request(new_topic_id, wait_ms=0))
         assert reads.wait(LATER)
-    poll_until(lambda: bool(closes))
+    expect_polled(lambda: bool(closes))
     closed.set()
-    poll_until(lambda: bool(waits))
+    expect_polled(lambda: bool(waits))
     with connected(rdkafka.config["bootstrap.servers"]) as connection:
         connection.ask(Api.API_VERSIONS, 0)  # Answered after the fetch, by the same event loop.
     assert server.server.log.fetcher.waits.waiting == 0
@@ -812,7 +812,7 @@ def join_request(group: str, topic: str) -> bytes:
     return head(11, 1) + text(group) + sessions + text("") + text("consumer") + protocols
 
 
-def raw_member(address: str, group: str, topic: str) -> Connection:
+def expect_member(address: str, group: str, topic: str) -> Connection:
     """Join a group, take its assignment, and stay silent."""
     connection = connected(address)
     connection.send(join_request(group, topic))

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions
-from test_kafka import LATER, Rdkafka, connected, head, poll_until, taken, text
+from test_kafka import LATER, Rdkafka, connected, expect_polled, head, taken, text
 
 import wings_client
 from wings_server.kafka.messages import Api
@@ -169,7 +169,7 @@ def test_partitions_are_added_and_reach_a_group(
     fast: dict[str, Any] = {"topic.metadata.refresh.interval.ms": 500}
     with closing(rdkafka.consumer(new_topic_id, **fast)) as consumer:
         consumer.subscribe([new_topic_id])
-        poll_until(lambda: len(consumer.assignment()) == 2, consumer)
+        expect_polled(lambda: len(consumer.assignment()) == 2, consumer)
         only(admin.create_partitions([NewPartitions(new_topic_id, 5)]))
         rdkafka.produce(new_topic_id, [{"value": b"new", "partition": 4}])
         (message,) = taken(consumer, 1)
@@ -251,7 +251,7 @@ def test_groups_are_listed_and_described_with_and_without_members(
     assert new_topic_id not in listed()
     with closing(rdkafka.consumer(new_topic_id, **{"client.id": "reader"})) as consumer:
         consumer.subscribe([new_topic_id])
-        poll_until(lambda: len(consumer.assignment()) == 2, consumer)
+        expect_polled(lambda: len(consumer.assignment()) == 2, consumer)
         assert listed()[new_topic_id] == "STABLE"
         described = only(admin.describe_consumer_groups([new_topic_id]))
         (member,) = described.members
@@ -281,7 +281,7 @@ def test_groups_and_offsets_are_deleted_once_the_group_has_no_members(
     every = [ck.TopicPartition(new_topic_id, number, 1) for number in range(3)]
     consumer = rdkafka.consumer(new_topic_id)
     consumer.subscribe([new_topic_id])
-    poll_until(lambda: len(consumer.assignment()) == 3, consumer)
+    expect_polled(lambda: len(consumer.assignment()) == 3, consumer)
     consumer.commit(offsets=every, asynchronous=False)
     refused = admin.delete_consumer_groups([new_topic_id])
     assert refusal(refused) == ck.KafkaError.NON_EMPTY_GROUP
@@ -334,7 +334,7 @@ def test_kafka_python_administers(
     assert described["topic"][new_topic_id]["retention.ms"]["value"] == "70000"
     with closing(rdkafka.consumer(new_topic_id)) as consumer:
         consumer.subscribe([new_topic_id])
-        poll_until(lambda: len(consumer.assignment()) == 3, consumer)
+        expect_polled(lambda: len(consumer.assignment()) == 3, consumer)
         groups = {each["group_id"]: each for each in python.list_groups()}
         assert groups[new_topic_id]["group_state"] == "Stable"
         described = python.describe_groups([new_topic_id])[new_topic_id]

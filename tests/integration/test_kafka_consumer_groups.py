@@ -15,9 +15,9 @@ from test_kafka import (
     LATER,
     Rdkafka,
     connected,
-    poll_until,
+    expect_member,
+    expect_polled,
     produce_request,
-    raw_member,
     taken,
 )
 from test_kafka_admin import only, refusal
@@ -57,7 +57,7 @@ def test_members_share_partitions_and_read_on_for_each_other(
     first.subscribe([new_topic_id])
     taken(first, 40)
     second.subscribe([new_topic_id])
-    poll_until(lambda: len(owned(first)) == len(owned(second)) == 2, first, second)
+    expect_polled(lambda: len(owned(first)) == len(owned(second)) == 2, first, second)
     assert owned(first) | owned(second) == {0, 1, 2, 3}
     with wings_client.connect(server.flight) as client:
         group = client.consumer_group(f"kafka:{new_topic_id}")
@@ -66,7 +66,7 @@ def test_members_share_partitions_and_read_on_for_each_other(
     offsets = [ck.TopicPartition(new_topic_id, number, 7) for number in given_up]
     first.commit(offsets=offsets, asynchronous=False)
     first.close()
-    poll_until(lambda: len(owned(second)) == 4, second)
+    expect_polled(lambda: len(owned(second)) == 4, second)
     committed = {each.partition: each.offset for each in second.committed(second.assignment())}
     assert {number: committed[number] for number in given_up} == dict.fromkeys(given_up, 7)
     second.close()
@@ -78,7 +78,7 @@ def test_after_a_kill_the_next_server_runs_the_groups_at_once(
     with killed_server(tmp_path) as (server, clients):
         clients.create(new_topic_id)
         for _ in range(2):  # Lives; the first request of the second is not NOT_COORDINATOR.
-            with raw_member(clients.config["bootstrap.servers"], "readers", new_topic_id):
+            with expect_member(clients.config["bootstrap.servers"], "readers", new_topic_id):
                 server.kill()
             server.start()
 
@@ -113,17 +113,17 @@ def test_a_member_of_wings_and_one_of_kafka_share_a_group(
     rdkafka.create(new_topic_id, 4)
     with closing(rdkafka.consumer(new_topic_id)) as theirs:
         theirs.subscribe([new_topic_id])
-        poll_until(lambda: len(owned(theirs)) == 4, theirs)
+        expect_polled(lambda: len(owned(theirs)) == 4, theirs)
         ours = WingsMember(server.flight, new_topic_id, new_topic_id)
 
         def shared() -> bool:
             ours.beat()
             return owned(theirs) | set(ours.slots) == {0, 1, 2, 3} and len(owned(theirs)) == 2
 
-        poll_until(shared, theirs)
+        expect_polled(shared, theirs)
         assert len(ours.slots) == 2
         ours.leave()
-        poll_until(lambda: len(owned(theirs)) == 4, theirs)
+        expect_polled(lambda: len(owned(theirs)) == 4, theirs)
 
 
 def test_a_commit_of_a_member_that_does_not_hold_the_partition_is_fenced(
@@ -134,7 +134,7 @@ def test_a_commit_of_a_member_that_does_not_hold_the_partition_is_fenced(
     first, second = (rdkafka.consumer(new_topic_id) for _ in range(2))
     for consumer in (first, second):
         consumer.subscribe([new_topic_id])
-    poll_until(lambda: len(owned(first)) == len(owned(second)) == 1, first, second)
+    expect_polled(lambda: len(owned(first)) == len(owned(second)) == 1, first, second)
     (theirs,) = owned(second)
     with pytest.raises(ck.KafkaException) as error:
         first.commit(offsets=[ck.TopicPartition(new_topic_id, theirs, 1)], asynchronous=False)
@@ -153,7 +153,7 @@ def test_heartbeats_are_refused_as_kafka_does(
     rdkafka.create(new_topic_id, 2)
     classic, group = f"{new_topic_id}-classic", f"{new_topic_id}-new"
     address = rdkafka.config["bootstrap.servers"]
-    with connected(address) as connection, raw_member(address, classic, new_topic_id):
+    with connected(address) as connection, expect_member(address, classic, new_topic_id):
         ask = connection.ask
 
         def beat(member: str, epoch: int, **values: Any) -> Any:
@@ -246,7 +246,7 @@ def test_patterns_and_names_to_come_are_subscribed_to(
         two.poll(0.1)
         rdkafka.create(missing, 2)
         rdkafka.create(matching, 3)
-        poll_until(lambda: owned(one) == {0, 1} and owned(two) == {0, 1, 2}, one, two)
+        expect_polled(lambda: owned(one) == {0, 1} and owned(two) == {0, 1, 2}, one, two)
 
 
 def test_a_group_is_listed_and_deleted_once_its_members_have_left(

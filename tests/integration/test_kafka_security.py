@@ -23,10 +23,10 @@ from test_kafka import (
     Connection,
     Rdkafka,
     connected,
+    expect_polled,
     fetch_request,
     head,
     kafka,
-    poll_until,
     smallest_request,
     taken,
     text,
@@ -474,7 +474,7 @@ def test_the_members_of_a_classic_group_are_those_who_may_read_its_topics(
         connected(server.kafka) as connection,
     ):
         member.subscribe([theirs])
-        poll_until(lambda: bool(member.assignment()), member)
+        expect_polled(lambda: bool(member.assignment()), member)
         assert presents(connection, token)
 
         def joined(group: str, topic: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 from flight_calls import create_topic, get, numbers, push
 from power_loss import COMPILER, Change, Disk, fail_calls, read_record, recorder
 from power_loss_lives import ENDED, Life, Lives, lives
-from power_loss_workload import SEGMENT_BYTES, History, Workload, look_at
+from power_loss_workload import SEGMENT_BYTES, History, Workload, assert_kept
 
 from wings_server.testing import running_server, server_process
 
@@ -68,7 +68,7 @@ def test_what_was_acknowledged_is_there_wherever_power_is_lost(
     for index, change in enumerate(recorded.changes):
         disk.follow(change)
         if index in points:
-            look_at(recorded.root, recorded.history, disk, random, change)
+            assert_kept(recorded.root, recorded.history, disk, random, change)
 
 
 @pytest.mark.parametrize("name", ["metadata.sqlite-wal", ".segment"])
@@ -79,7 +79,7 @@ def test_a_sync_that_does_nothing_is_noticed(recorded: Recorded, name: str) -> N
         if change.kind not in "be" or not change.path.name.endswith(name):
             disk.follow(change)
     with pytest.raises((AssertionError, pa.ArrowException)):
-        look_at(recorded.root, recorded.history, disk, Random(0), recorded.changes[-1], keep=0)
+        assert_kept(recorded.root, recorded.history, disk, Random(0), recorded.changes[-1], keep=0)
 
 
 # Syncs that fail, in a life before. ###############################################################
@@ -130,7 +130,7 @@ class Failing:
         pickled.write_bytes(pickle.dumps(Workload(History(record))))
         return root, record, pickled
 
-    def run(self, lives: Sequence[Life], random: Random, states: int) -> bool:
+    def expect_kept(self, lives: Sequence[Life], random: Random, states: int) -> bool:
         """Run lives one after another, and look at states of the disk, half of them in the last.
 
         Returns:
@@ -152,7 +152,7 @@ class Failing:
         for index, change in enumerate(changes):
             disk.follow(change)
             if index in points:
-                look_at(root, workload.history, disk, random, change)
+                assert_kept(root, workload.history, disk, random, change)
         return any(change.kind == "f" for change in changes)
 
 
@@ -174,7 +174,7 @@ def failing(forked: Lives, tmp_path: Path) -> Iterator[Failing]:
 def test_what_is_acknowledged_after_syncs_failed_in_an_earlier_life_is_there(
     failing: Failing, which: str
 ) -> None:
-    assert failing.run([FAULTS[which], Life(2)], Random(which), states=2)
+    assert failing.expect_kept([FAULTS[which], Life(2)], Random(which), states=2)
 
 
 @pytest.mark.soak
@@ -182,7 +182,7 @@ def test_what_is_acknowledged_after_syncs_failed_in_an_earlier_life_is_there(
 @pytest.mark.parametrize("which", FAULTS | OTHERS)
 def test_so_it_is_in_many_states(failing: Failing, which: str, seed: int) -> None:
     # In the first life of a directory, and in a later one.
-    failing.run(
+    failing.expect_kept(
         [*[Life(1)] * (seed % 2), (FAULTS | OTHERS)[which], Life(2)], Random(seed), states=6
     )
 
@@ -203,7 +203,7 @@ def test_so_it_is_after_any_lives(failing: Failing, seed: int) -> None:
         )
         for _ in range(random.randint(1, 4))
     ]
-    failing.run([*lives, Life(2)], random, states=6)
+    failing.expect_kept([*lives, Life(2)], random, states=6)
 
 
 def test_a_first_start_that_cannot_sync_says_what_failed(failing: Failing) -> None:

@@ -140,7 +140,7 @@ class Story:
             <= {(k, n) for k in range(PARTITIONS) for n in range(asked.end)}
         )
 
-    def end_all(self) -> None:
+    def assert_answers(self) -> None:
         while self.asked:
             self.answer()
 
@@ -165,7 +165,7 @@ def test_a_query_sees_each_partition_up_to_where_it_ended_at_its_start(
         else:
             getattr(story, step)()
     story.push()
-    story.end_all()
+    story.assert_answers()
 
 
 @pytest.mark.parametrize("turns", [4, pytest.param(40, marks=pytest.mark.soak)])

@@ -795,7 +795,7 @@ class TiersMachine(RuleBasedStateMachine):
 EXAMPLES_FOR_LONG = 500
 
 
-def run(
+def assert_does_as_model(
     directory: Path, lend_metadata: LentMetadata, *, hot_objects: bool, examples: int, steps: int
 ) -> None:
     numbers = itertools.count()
@@ -832,7 +832,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
 @pytest.mark.timeout(600)  # A failure takes minutes to be made small.
 @pytest.mark.parametrize("hot_objects", [False, True], ids=["segment files", "objects"])
 def test_tiers_do_as_a_plain_model_of_the_log(tmp_path: Path, hot_objects: bool) -> None:
-    run(tmp_path, lend_sqlite, hot_objects=hot_objects, examples=3, steps=25)
+    assert_does_as_model(tmp_path, lend_sqlite, hot_objects=hot_objects, examples=3, steps=25)
 
 
 @pytest.mark.soak
@@ -846,7 +846,9 @@ def test_tiers_do_as_a_plain_model_of_the_log_for_long(
         lend_metadata = lend_postgres(request.getfixturevalue("postgres"))
     else:
         lend_metadata = lend_remote if kept_in == "remote" else lend_sqlite
-    run(tmp_path, lend_metadata, hot_objects=hot_objects, examples=EXAMPLES_FOR_LONG, steps=60)
+    assert_does_as_model(
+        tmp_path, lend_metadata, hot_objects=hot_objects, examples=EXAMPLES_FOR_LONG, steps=60
+    )
 
 
 def _selection(topic: Topic, columns: Sequence[str] | None) -> Selection:

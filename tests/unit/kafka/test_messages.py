@@ -1,6 +1,7 @@
 """Requests of Kafka's protocol in all versions, and what is wrong with some."""
 
 import io
+import resource
 import struct
 import uuid
 from contextlib import suppress
@@ -99,12 +100,15 @@ def test_unknown_tagged_fields_are_skipped_at_every_place() -> None:
 
 @pytest.mark.parametrize("stated", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x7f"])
 def test_no_length_that_a_request_states_takes_memory(stated: bytes) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _, frame, begin in full_requests():
         for position in range(begin, len(frame)):
             for end in (position + 1, position + len(stated)):
                 changed = memoryview(frame[:position] + stated + frame[end:])
                 with suppress(BadRequest):
                     parse(head_of(changed), changed)
+    # In KiB; the length is near 2 GiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024
 
 
 def test_the_lists_of_a_request_are_bounded_together() -> None:

@@ -188,6 +188,7 @@ def test_deleting_a_folio_that_is_gone_is_no_error(make_store: MakeStore) -> Non
     store.write([_page(1)])
     store.delete(address.folio)
     store.delete(address.folio)
+    assert store.folios() == set()
 
 
 def test_the_folio_being_written_to_cannot_be_deleted(make_store: MakeStore) -> None:
