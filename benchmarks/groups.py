@@ -21,7 +21,7 @@ from wings_client import AssignedSlots, Client
 from wings_core.consumer_groups.coordinator import GroupCoordinator
 from wings_core.consumer_groups.group import Heartbeat, TopicSlots
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.slots import first_slots
+from wings_core.partitions import first_slots
 from wings_server.testing import ServerProcess, server_process
 
 PARTITIONS = 300

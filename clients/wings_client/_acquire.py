@@ -21,12 +21,13 @@ from wings_client._stream import (
 )
 from wings_client._transport import Transport
 from wings_core.contracts.share import (
+    CREDIT_MAX,
     Acknowledge,
     AcknowledgementEntry,
     AcquireEnd,
+    ShareCommand,
     parse_acquired_metadata,
 )
-from wings_core.contracts.share_stream import CREDIT_MAX, ShareCommand
 from wings_core.contracts.tickets import AcquireTicket
 from wings_core.errors import InvalidArgument, InvalidTicket, WingsError, error_from_json
 

@@ -19,8 +19,7 @@ from wings_client._messages import wire_time
 from wings_client._model import Staged, Topic
 from wings_core.contracts.messages import shortened
 from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import InvalidArgument
-from wings_core.suggestions import did_you_mean
+from wings_core.errors import InvalidArgument, did_you_mean
 
 C = TypeVar("C", bound=Callable[..., Any])
 

@@ -27,7 +27,7 @@ from wings_core.backup.repository import (
     Repository,
     StoredFile,
 )
-from wings_core.contracts.backup import (
+from wings_core.contracts.tickets import (
     METADATA_FILE,
     BackupBegin,
     BackupEnd,

@@ -45,7 +45,7 @@ from wings_client.gather._gather import Gather, gather
 from wings_client.gather._request import Request
 from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
 from wings_core.contracts.reads import ReadOptions
-from wings_core.contracts.share_stream import CREDIT_MAX
+from wings_core.contracts.share import CREDIT_MAX
 from wings_core.errors import FencedMember, InvalidArgument, InvalidTicket, WingsError
 
 

@@ -9,10 +9,9 @@ from pydantic import BaseModel, ValidationError
 from wings_client._model import PartitionValue
 from wings_core.contracts.messages import sentence, shortened
 from wings_core.contracts.reads import TimestampOffset
-from wings_core.durations import duration_in
 from wings_core.errors import InvalidArgument, InvalidTicket
 from wings_core.partitions import JsonScalar
-from wings_core.times import format_timestamp, moment_of, parse_timestamp
+from wings_core.times import duration_in, format_timestamp, moment_of, parse_timestamp
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -20,8 +20,7 @@ from wings_client._pandas import is_pandas, series_values
 from wings_core.arrow_types import children, fields_of
 from wings_core.cast import Caster, wanted_fields
 from wings_core.contracts.messages import shortened
-from wings_core.errors import SchemaMismatch
-from wings_core.suggestions import suggested
+from wings_core.errors import SchemaMismatch, suggested
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:

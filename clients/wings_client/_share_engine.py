@@ -24,8 +24,7 @@ from wings_client._share_model import Delivery, OffsetRange, Rows
 from wings_client._share_stream import CLOSE_SECONDS, Sent, ShareStream
 from wings_client._stream import Reading, StreamCancelled
 from wings_client._transport import Transport
-from wings_core.contracts.share import ACKNOWLEDGEMENTS_MAX, AcknowledgementEntry
-from wings_core.contracts.share_stream import CREDIT_MAX
+from wings_core.contracts.share import ACKNOWLEDGEMENTS_MAX, CREDIT_MAX, AcknowledgementEntry
 from wings_core.contracts.tickets import AcquireTicket
 from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.times import Deadline

@@ -35,9 +35,9 @@ from wings_client._errors import (
 from wings_client._share_model import Delivery
 from wings_client._threads import start_thread
 from wings_client._transport import Transport
-from wings_core.contracts.share import AcknowledgementEntry
-from wings_core.contracts.share_stream import (
+from wings_core.contracts.share import (
     ALIVE,
+    AcknowledgementEntry,
     ShareAnswer,
     ShareCommand,
     ShareEnd,

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from wings_core.contracts.actions import ActionBody
     from wings_core.contracts.info import InfoCommand
     from wings_core.contracts.put import PutCommand
-    from wings_core.contracts.share_stream import ShareCommand
+    from wings_core.contracts.share import ShareCommand
 
 T = TypeVar("T")
 

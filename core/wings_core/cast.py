@@ -23,8 +23,7 @@ import pyarrow as pa
 from wings_core.arrow_compute import pc
 from wings_core.arrow_types import children, fields_of, is_list
 from wings_core.contracts.messages import shortened
-from wings_core.errors import SchemaMismatch
-from wings_core.suggestions import suggested
+from wings_core.errors import SchemaMismatch, suggested
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:

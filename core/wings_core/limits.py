@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wings_core.durations import DURATION
+from wings_core.times import DURATION
 
 MIB = 1024 * 1024
 

@@ -14,14 +14,7 @@ from wings_core.maintain import Maintainer, TableCommits, Tiering
 from wings_core.maintain.drain import FLUSH_BYTES_MAX, LINGERING_FLUSH_BYTES_MAX, Drain
 from wings_core.memory import MemoryBudget
 from wings_core.metadata.checks import current_group
-from wings_core.metadata.interfaces import (
-    Admin,
-    Nodes,
-    OffsetRegistry,
-    Shards,
-    Stages,
-    Tokens,
-)
+from wings_core.metadata.interfaces import Admin, Nodes, OffsetRegistry, Shards, Stages, Tokens
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import AbortResult, Node, Topic
 from wings_core.names import TopicName

@@ -10,12 +10,12 @@ from wings_core.deployments import OneDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.maintain.worker_pool import MaintenanceReport
+from wings_core.maintain.workers import MaintenanceReport
 from wings_core.metadata.open import has_metadata
 from wings_core.model import INLINE_SUFFIX, Topic
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
-from wings_core.storage.object_folios import FOLIO_SUFFIX
-from wings_core.storage.segment_objects import (
+from wings_core.storage.folio_stores import (
+    FOLIO_SUFFIX,
     HOT_SEGMENT_SUFFIX,
     LOCAL_SEGMENT_SUFFIX,
     SEGMENT_SUFFIX,

@@ -1,8 +1,12 @@
-"""Partition values: the JSON scalar that names a partition of a topic.
+"""Partition values: the JSON scalar that names a partition of a topic, and its slot.
 
 On the wire a partition is a JSON value of the key column's kind. Internally it is that value's
 canonical JSON text (`Partition`), a hashable string: metadata stores it, caches use it as a key,
 and the column `__partition` contains it. A topic without a key has the single partition `null`.
+
+A consumer group's partitions are assigned to its members by slots. A partition belongs to one slot
+for good, so that an assignment also covers partitions born later, and stays short however many
+partitions a topic has.
 """
 
 import base64
@@ -10,6 +14,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any, NewType, TypeVar, cast
 
@@ -244,3 +249,58 @@ def _binary_problem(value: str, key_type: pa.DataType) -> str | None:
     if pa.types.is_fixed_size_binary(key_type) and len(decoded) != key_type.byte_width:
         return f"expected {key_type.byte_width} bytes"
     return None
+
+
+SLOTS = 256
+"""Slots of a topic with a key; one without has slot 0 alone."""
+
+SLOTS_MAX = 10_000
+"""Most slots, and numbered partitions, of a topic with numbered partitions."""
+
+HASHED_MAX = 65_536
+"""Partitions whose slot is remembered: each chunk of a read of slots names it for each of its
+partitions."""
+
+Slots = int
+"""A set of slots as a bit mask: bit n is slot n."""
+
+
+def slot_of(partition: Partition, *, numbered: bool = False) -> int:
+    """Return the slot of a partition.
+
+    It is XXH3 (64 bits, seed 0) of the value's JSON text in UTF-8, modulo `SLOTS`; of a topic with
+    numbered partitions it is the number.
+    """
+    if numbered:
+        return int(partition)
+    return 0 if partition == UNPARTITIONED else _hashed(partition)
+
+
+@lru_cache(HASHED_MAX)
+def _hashed(partition: Partition) -> int:
+    from xxhash import xxh3_64_intdigest  # A client alone has none, and takes slots as given.
+
+    return xxh3_64_intdigest(partition.encode()) % SLOTS
+
+
+def first_slots(count: int) -> Slots:
+    """Return the mask of the first slots."""
+    return (1 << count) - 1
+
+
+def mask_of(slots: Iterable[int]) -> Slots:
+    """Return the mask of slot numbers."""
+    mask = 0
+    for slot in slots:
+        mask |= 1 << slot
+    return mask
+
+
+def slots_in(mask: Slots) -> list[int]:
+    """Return the slot numbers of a mask, in ascending order."""
+    found: list[int] = []
+    while mask:
+        lowest = mask & -mask
+        found.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return found

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from wings_core.arrow_types import fields_of
-from wings_core.errors import InvalidSchema
+from wings_core.errors import InvalidSchema, suggested
 from wings_core.model import Topic
 from wings_core.schemas import check_topic_schema
-from wings_core.suggestions import suggested
 from wings_core.type_names import type_name
 
 if TYPE_CHECKING:

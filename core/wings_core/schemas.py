@@ -9,16 +9,9 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from wings_core.arrow_types import children, fields_of, is_supported_nesting, shape, with_children
-from wings_core.errors import InvalidSchema
+from wings_core.errors import InvalidSchema, suggested
 from wings_core.partitions import is_partition_key_type
-from wings_core.suggestions import suggested
-from wings_core.type_names import (
-    DEPTH_MAX,
-    FLAT_TYPES,
-    TIME_ZONE,
-    parse_type,
-    type_name,
-)
+from wings_core.type_names import DEPTH_MAX, FLAT_TYPES, TIME_ZONE, parse_type, type_name
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField

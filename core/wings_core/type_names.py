@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from wings_core.arrow_types import children, is_list, shape
-from wings_core.errors import InvalidSchema
-from wings_core.suggestions import suggested
+from wings_core.errors import InvalidSchema, suggested
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField

@@ -32,6 +32,10 @@ from wings_core.contracts.actions import (
     ShardPrune,
     StageAbort,
     StagePublish,
+    TokenAlter,
+    TokenCreate,
+    TokenList,
+    TokenRevoke,
     TopicBody,
     TransactionBegin,
     describe_aborted,
@@ -41,18 +45,12 @@ from wings_core.contracts.actions import (
     describe_partition_states,
     describe_published,
     describe_tier_states,
+    describe_token,
     describe_topic,
 )
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
 from wings_core.contracts.sql import LiveBody
-from wings_core.contracts.tokens import (
-    TokenAlter,
-    TokenCreate,
-    TokenList,
-    TokenRevoke,
-    describe_token,
-)
 from wings_core.errors import InvalidArgument
 from wings_core.log import Log
 from wings_core.model import ConsumerCommit, PartitionState, Topic, TopicConfig

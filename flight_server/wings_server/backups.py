@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from wings_core.contracts.backup import (
+from wings_core.contracts.tickets import (
     DATA_SCHEMA,
     FILES_SCHEMA,
     BackupBegin,

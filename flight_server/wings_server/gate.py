@@ -8,8 +8,7 @@ import structlog
 from wings_core.contracts.actions import ActionBody
 from wings_core.errors import PermissionDenied, Unauthenticated
 from wings_core.names import TopicName
-from wings_core.security.authenticator import Authenticator
-from wings_core.security.principal import CALLER, SECRET, Principal, authorize
+from wings_core.security.principal import CALLER, SECRET, Authenticator, Principal, authorize
 from wings_core.security.quotas import CallUsage
 from wings_core.security.rights import EVERYTHING, Right
 from wings_server.action import Answer

@@ -36,14 +36,15 @@ from wings_core.model import GroupMember, MemberEpoch, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import (
     Partition,
+    mask_of,
     partition_of_value,
     partition_sort_key,
     partition_value,
     partitions_of,
+    slots_in,
 )
 from wings_core.security.principal import CALLER, Principal, authorize
 from wings_core.security.rights import Right
-from wings_core.slots import mask_of, slots_in
 from wings_server.action import Actions, Answer, Json
 from wings_server.group_node import GroupNode
 from wings_server.served_log import ServedLog

@@ -23,9 +23,9 @@ from wings_core.log import Log
 from wings_core.metadata.interfaces import all_topics
 from wings_core.model import Node, Topic
 from wings_core.names import TopicName
-from wings_core.security.peers import PeerAccess
+from wings_core.partitions import first_slots, mask_of
 from wings_core.security.principal import SECRET
-from wings_core.slots import first_slots, mask_of
+from wings_core.security.tokens import PeerAccess
 
 TICK_SECONDS = 1.0
 """How often sessions are looked at."""

@@ -13,8 +13,8 @@ from typing import NoReturn, Protocol
 
 import structlog
 
+from wings_core import tracing_setup
 from wings_core.errors import WingsError
-from wings_core.tracing import setup as traces
 from wings_server import logs
 from wings_server.descriptors import raise_limit
 from wings_server.settings import Settings
@@ -83,7 +83,7 @@ def run(service: Service, process: int | None = None) -> NoReturn:
     logs.configure(settings.log_level, settings.log_format, process=process)
     signals = _Signals()
     raise_limit()
-    traces.start("wings")
+    tracing_setup.start("wings")
     service.start()
     signals.hung_up = service.reload
     line = service.ready_line
@@ -103,7 +103,7 @@ def run(service: Service, process: int | None = None) -> NoReturn:
     except WingsError as error:
         _logger.error("stopped, but not all was closed", reason=error.message)
         status = 1
-    traces.stop()
+    tracing_setup.stop()
     _exit(status)
 
 

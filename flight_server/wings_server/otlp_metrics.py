@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client.metrics_core import Metric
 
+from wings_core import tracing_setup
 from wings_core.errors import InvalidArgument
-from wings_core.tracing import setup
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
@@ -48,7 +48,7 @@ class OtlpMetrics:
         self._interval = _milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1e3
         self._timeout = _milliseconds("OTEL_METRIC_EXPORT_TIMEOUT", 30_000)
         self._exporter = _exporter()
-        self._resource = setup.resource("wings")
+        self._resource = tracing_setup.resource("wings")
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-otlp", daemon=True)
         self._thread.start()
@@ -144,14 +144,14 @@ def _histogram(family: Metric, began: int, now: int) -> Any:
 
 
 def _exporter() -> "MetricExporter":
-    kind = setup.protocol("metrics")
+    kind = tracing_setup.protocol("metrics")
     try:
         if kind == "grpc":
             from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
         else:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ModuleNotFoundError as error:
-        raise setup.missing(error) from None
+        raise tracing_setup.missing(error) from None
     return OTLPMetricExporter()
 
 

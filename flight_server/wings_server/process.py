@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 import prometheus_client
 
+from wings_core import tracing_setup
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import Deployment, OneDirectory, PostgresAndObjects
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.open import open_postgres
 from wings_core.model import Node
-from wings_core.security.authenticator import Authenticator
+from wings_core.security.principal import Authenticator
 from wings_core.share.open import open_remote
 from wings_core.share.replica.copies import FileCopies, HoldsCopies
 from wings_core.tables import Catalog, open_catalog
 from wings_core.times import now_us
-from wings_core.tracing import setup as traces
 from wings_server import lifecycle
 from wings_server.allocator import FreedMemory, keep_freed_memory
 from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
@@ -127,7 +127,7 @@ class Server:
             metrics.observe(log)
             started.callback(log.history.close)
             log.history.start()
-            if traces.is_wanted("metrics"):
+            if tracing_setup.is_wanted("metrics"):
                 from wings_server.otlp_metrics import OtlpMetrics
 
                 started.enter_context(closing(OtlpMetrics(metrics.families)))

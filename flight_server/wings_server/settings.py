@@ -26,15 +26,14 @@ from pydantic import (
 )
 
 from wings_core.contracts.messages import keys_at
-from wings_core.durations import DURATION
-from wings_core.errors import InvalidArgument
+from wings_core.errors import InvalidArgument, suggested
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import NODE_LEASE_SECONDS_MAX
 from wings_core.metadata.open import is_bound
+from wings_core.partitions import SLOTS_MAX
 from wings_core.security.tokens import check_root
-from wings_core.slots import SLOTS_MAX
 from wings_core.storage.objects import check_url
-from wings_core.suggestions import suggested
+from wings_core.times import DURATION
 
 ENVIRONMENT_PREFIX = "WINGS_"
 ENVIRONMENT_DELIMITER = "__"

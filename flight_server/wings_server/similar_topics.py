@@ -1,10 +1,9 @@
 """Similar names in the error of a missing topic: those of topics that the caller may see."""
 
-from wings_core.errors import TopicNotFound, WingsError
+from wings_core.errors import TopicNotFound, WingsError, did_you_mean, nearest
 from wings_core.metadata.interfaces import Admin
 from wings_core.names import TopicName
 from wings_core.security.principal import Principal
-from wings_core.suggestions import did_you_mean, nearest
 
 NAMES_MAX = 1_000
 """Most topics of the namespace that are compared, by name."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from wings_core.errors import InvalidArgument, WingsError
-from wings_core.security.peers import PeerAccess
+from wings_core.security.tokens import PeerAccess
 from wings_server.settings import Settings
 
 if TYPE_CHECKING:

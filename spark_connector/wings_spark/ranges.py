@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
-from wings_core.contracts.parts import divide
+from wings_core.contracts.info import divide
 from wings_core.partitions import Partition
 
 TASK_ROWS_MIN = 65_536

@@ -8,10 +8,9 @@ import pyarrow as pa
 from wings_client import Client, Topic
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.messages import shortened
-from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound
+from wings_core.errors import InvalidArgument, SchemaMismatch, TopicNotFound, suggested
 from wings_core.names import TopicName
 from wings_core.partitions import any_partition_value
-from wings_core.suggestions import suggested
 from wings_spark.options import SparkReadOptions, split_pattern
 
 SYSTEM_COLUMNS = ("__offset", "__timestamp")

@@ -20,10 +20,10 @@ STEPS = {
 
 def prepare() -> None:
     """Let leases of servers that were killed end soon, and snapshots too."""
-    from wings_core.maintain import leases
+    from wings_core.maintain import workers
     from wings_core.tables import catalog
 
-    leases.LEASE_SECONDS = 1.0
+    workers.LEASE_SECONDS = 1.0
     catalog.SNAPSHOTS_KEPT_SECONDS = 0.2
 
 

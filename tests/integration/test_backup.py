@@ -16,7 +16,7 @@ from wings_client import Client
 from wings_core.backup.repository import Repository
 from wings_core.backup.restore import restore
 from wings_core.check import check_directory
-from wings_core.contracts.backup import METADATA_FILE, BackupFiles, BackupRead
+from wings_core.contracts.tickets import METADATA_FILE, BackupFiles, BackupRead
 from wings_core.limits import Limits
 from wings_core.model import ShardProgress
 from wings_server.testing import RunningServer, running_server

@@ -22,7 +22,7 @@ from server_processes import until
 import wings_client
 from wings_client import Client, ShareConsumer, Topic, _share_stream
 from wings_client._transport import Transport
-from wings_core.contracts.share_stream import ShareAnswer
+from wings_core.contracts.share import ShareAnswer
 from wings_core.errors import GroupNotFound, InvalidRecordState, WingsError
 from wings_server.flight.service import FlightService
 from wings_server.testing import running_server, server_process

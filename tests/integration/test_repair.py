@@ -24,7 +24,7 @@ from wings_core.check import Problem, check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import AlreadyExists, InvalidArgument, WingsError
 from wings_core.metadata.sqlite import SqliteMetadata, notes
-from wings_core.metadata.sqlite.integrity import CHECKSUMS
+from wings_core.metadata.sqlite.files import CHECKSUMS
 from wings_core.metadata.sqlite.notes import read_notes
 from wings_core.repair import RepairReport, repair_directory
 from wings_server.repair import repair

@@ -27,10 +27,9 @@ from wings_client.cli.app import app
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.security import authenticator
-from wings_core.security.authenticator import Authenticator
-from wings_core.security.peers import PeerAccess
-from wings_core.security.tokens import Token, digest_of, without_password
+from wings_core.security import principal
+from wings_core.security.principal import Authenticator
+from wings_core.security.tokens import PeerAccess, Token, digest_of, without_password
 from wings_server import logs
 from wings_server.exposure import service_security
 from wings_server.settings import Address, HoldSettings, MetadataSettings, Settings
@@ -203,7 +202,7 @@ def test_a_traceback_in_the_log_shows_no_variables(
     logs.configure("debug", form, stream)
     try:
         with running_server(root_token=ROOT) as server:
-            calls.fail(authenticator, "digest_of", RuntimeError("a fault of ours"))
+            calls.fail(principal, "digest_of", RuntimeError("a fault of ours"))
             with client_of(server.flight, WRONG) as client:
                 said = told(lambda: act(client, "list-topics"))
             answer = httpx.get(f"{server.http}/v1/namespaces", headers=bearer(WRONG))

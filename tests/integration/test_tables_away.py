@@ -19,7 +19,7 @@ from wings_core.limits import Limits
 from wings_server.testing import RunningServer, running_server
 
 pytest.importorskip("pyiceberg")
-import wings_core.tables.open as opening
+import wings_core.tables.catalog as opening
 
 TABLE = {"tier_after_ms": 0, "table": "iceberg", "segment_bytes": 1}
 

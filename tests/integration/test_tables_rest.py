@@ -19,7 +19,7 @@ from wings_server.testing import node_process, server_process
 pytest.importorskip("pyiceberg")
 from pyiceberg.catalog import load_catalog
 
-import wings_core.tables.open as opening
+import wings_core.tables.catalog as opening
 from wings_core.storage.objects.open import s3_properties
 from wings_core.tables.catalog import Catalog, commit_of
 

@@ -41,7 +41,7 @@ from wings_core.ingest.pending import PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
-from wings_core.maintain import Maintainer, MaintenanceReport, leases, maintainer, tiering
+from wings_core.maintain import Maintainer, MaintenanceReport, maintainer, tiering, workers
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import TopicConfig
 from wings_core.names import TopicName
@@ -599,7 +599,7 @@ def test_a_partition_that_cannot_be_merged_keeps_no_other_from_it(tmp_path: Path
 def test_a_put_that_takes_longer_than_the_lease_is_committed_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.03)
+    monkeypatch.setattr(workers, "LEASE_SECONDS", 0.03)
     now = START
     metadata = SqliteMetadata(tmp_path / "clocked.sqlite", clock=lambda: now)
     acquire = metadata.maintenance.acquire_lease

@@ -51,9 +51,9 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Location, PageFormat, PartitionState, TierState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
+from wings_core.storage.folio_stores import OFF_SECONDS_MAX
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.open import SEGMENT_GRACE_SECONDS, open_storage
-from wings_core.storage.segment_objects import OFF_SECONDS_MAX
 
 NEVER_SECONDS = 1e6
 

@@ -27,7 +27,7 @@ from waiting import until
 import wings_client
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.remote import RemoteMetadata
-from wings_core.security.peers import PeerAccess
+from wings_core.security.tokens import PeerAccess
 from wings_server import certificates
 from wings_server.exposure import check_exposure, is_loopback, service_security
 from wings_server.http.app import create_app

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
+from wings_core.arrow_types import plain_schema
 from wings_core.cast import Caster
 from wings_core.errors import SchemaMismatch
-from wings_core.plain_types import plain_schema
 from wings_core.schemas import check_topic_schema
 
 

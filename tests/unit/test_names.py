@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from wings_core.errors import InvalidName
+from wings_core.errors import LISTED_CHARACTERS_MAX, InvalidName, nearest, suggested
 from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, TopicName
-from wings_core.suggestions import LISTED_CHARACTERS_MAX, nearest, suggested
 
 ids = st.from_regex(ID_PATTERN, fullmatch=True).filter(lambda text: text.isascii())
 

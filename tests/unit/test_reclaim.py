@@ -10,9 +10,9 @@ import pytest
 from wings_core.errors import Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.reclaim import Reclaimer
+from wings_core.storage.folio_stores import SEGMENT_SUFFIX, SegmentObjects
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.page_cache import PageCache
-from wings_core.storage.segment_objects import SEGMENT_SUFFIX, SegmentObjects
 
 
 class Segments(SegmentObjects):

@@ -33,7 +33,7 @@ from wings_core.errors import FencedMember, GroupNotFound, PublishFenced, StageN
 from wings_core.fetch.fetcher import Cancel
 from wings_core.ingest.pending import PushStream
 from wings_core.log import Log
-from wings_core.metadata.transactions import stage_entry
+from wings_core.metadata.stages import stage_entry
 from wings_core.model import (
     ConsumerCommit,
     MemberEpoch,

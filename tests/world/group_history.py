@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from history import History, Place, Push
 
-from wings_core.partitions import Partition
-from wings_core.slots import slot_of
+from wings_core.partitions import Partition, slot_of
 
 Slot = tuple[str, int]
 """A topic and a slot of it."""

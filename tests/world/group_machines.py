@@ -19,7 +19,7 @@ from wings_core.contracts.actions import ActionBody
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.log import Log
 from wings_core.model import Node, PublishResult
-from wings_core.security.peers import PeerAccess
+from wings_core.security.tokens import PeerAccess
 from wings_server import group_node
 from wings_server.action import encoded
 from wings_server.actions import ACTIONS

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from wings_client.cli.access import add_access_options
 from wings_client.cli.environment import install_hint, missing_module
 from wings_client.cli.listed import LISTED, PANELS
-from wings_core.suggestions import suggested
+from wings_core.errors import suggested
 
 GROUP = "wings.commands"
 
@@ -227,9 +227,9 @@ def root(
     """Accept the options before a command."""
     if context.invoked_subcommand not in SERVICES:
         # Imported here: it loads pyarrow, and a server has a say in how.
+        from wings_core import tracing_setup
         from wings_core.tracing import client_span
-        from wings_core.tracing import setup as traces
 
-        traces.start("wings-cli")
-        context.call_on_close(traces.stop)
+        tracing_setup.start("wings-cli")
+        context.call_on_close(tracing_setup.stop)
         context.with_resource(client_span(f"wings {context.invoked_subcommand}"))

@@ -19,8 +19,7 @@ from typing import Any
 import typer
 
 from wings_client.cli.environment import configuration_file
-from wings_core.errors import InvalidArgument
-from wings_core.suggestions import suggested
+from wings_core.errors import InvalidArgument, suggested
 
 DEFAULT = "default"
 """The profile that is used where none is named."""

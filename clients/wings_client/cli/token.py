@@ -18,7 +18,7 @@ from wings_client.cli.options import (
     goes_on,
 )
 from wings_client.cli.output import write_list
-from wings_core.contracts.tokens import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
+from wings_core.contracts.actions import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
 from wings_core.errors import InvalidArgument
 from wings_core.security.quotas import Quotas
 from wings_core.security.tokens import no_token

@@ -14,9 +14,9 @@ import typer
 
 from wings_client import PartitionState, Topic
 from wings_core.arrow_types import fields_of
-from wings_core.durations import duration_in
 from wings_core.errors import InvalidArgument, InvalidSchema
 from wings_core.partitions import JsonScalar, partition_of
+from wings_core.times import duration_in
 from wings_core.type_names import parse_type, type_name
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from wings_client.files.parquet_columns import BATCH_ROWS, ParquetColumns
 from wings_client.files.parts import ALL, ChosenColumns, Part, cast_part
 from wings_client.files.sections import Section
 from wings_client.files.source import BLOCK_BYTES, Source
+from wings_core.arrow_types import plain_schema
 from wings_core.cast import Caster
 from wings_core.errors import InvalidArgument
-from wings_core.plain_types import plain_schema
 
 arrow: Any = pa
 """Untyped, for names that pyarrow's stubs lack."""

@@ -19,9 +19,8 @@ from wings_client.files.parts import ALL, ChosenColumns, Part, bad_row, resolved
 from wings_client.files.sections import Blank
 from wings_client.files.source import HEAD_BYTES, ROW_BYTES_MAX, Source, row_blocks
 from wings_core.arrow_types import children, fields_of, with_children
-from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
+from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError, first_bad
 from wings_core.json_rows import decode_rows, encode_rows
-from wings_core.suggestions import first_bad
 
 DEPTH_SAFE = 200
 """Number of brackets up to which a row is not nested too deeply for any reader."""

@@ -29,8 +29,7 @@ from wings_client.files.sections import (
 )
 from wings_client.files.source import Source
 from wings_core.arrow_types import fields_of
-from wings_core.errors import Internal, InvalidArgument
-from wings_core.suggestions import suggested
+from wings_core.errors import Internal, InvalidArgument, suggested
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField

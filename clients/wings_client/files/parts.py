@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.batches import BatchCheck
-from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
-from wings_core.suggestions import first_bad
+from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError, first_bad
 
 Place = Callable[[int], str]
 """Returns the position text of a batch's row by its index, like `flights.csv:17`."""

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from wings_core.contracts.backup import DATA_SCHEMA, FILES_SCHEMA, HOLDS_FILE, METADATA_FILE
+from wings_core.contracts.tickets import DATA_SCHEMA, FILES_SCHEMA, HOLDS_FILE, METADATA_FILE
 from wings_core.data_directory import FORMAT_VERSION
 from wings_core.errors import InvalidArgument, ResourceExhausted, WingsError
 from wings_core.metadata.interfaces import Metadata
@@ -41,7 +41,7 @@ from wings_core.storage.folio_stores import FolioPlaces
 from wings_core.times import now_us
 
 if TYPE_CHECKING:
-    from wings_core.contracts.backup import BackupRead
+    from wings_core.contracts.tickets import BackupRead
 
 _FILES = f"""
 SELECT folios.name, max(used.end_position) FROM (

@@ -13,7 +13,7 @@ from wings_core.errors import WingsError
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Metadata, all_topics
 from wings_core.metadata.open import open_metadata, open_postgres
-from wings_core.metadata.sqlite.integrity import is_empty, metadata_problems
+from wings_core.metadata.sqlite.files import is_empty, metadata_problems
 from wings_core.metadata.sqlite.notes import MOVED, PUSHED, read_notes
 from wings_core.share.open import all_groups
 from wings_core.share.replica.sqlite_store import problems_of as hold_problems

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from wings_core.contracts.consumer_groups import SESSION_MS
 from wings_core.errors import FencedMember, InvalidArgument, ResourceExhausted
 from wings_core.model import Assignment, GroupChange, GroupMember
-from wings_core.slots import Slots, mask_of, slots_in
+from wings_core.partitions import Slots, mask_of, slots_in
 
 JOIN, LEAVE = 0, -1
 """Epochs by which a heartbeat joins and leaves."""

@@ -17,8 +17,7 @@ from wings_core.contracts.actions import OFFSETS_MAX, ActionBody, Part
 from wings_core.contracts.messages import Identifier, Message, OffsetNumber, problem_of
 from wings_core.contracts.reads import SlotNumbers, TimestampOffset, check_partitions_distinct
 from wings_core.model import GroupMember
-from wings_core.partitions import Partition, partition_value
-from wings_core.slots import slots_in
+from wings_core.partitions import Partition, partition_value, slots_in
 
 TOPICS_MAX = 1_000
 """Most topics of a member."""

@@ -14,9 +14,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import InvalidArgument, WingsError, suggested
 from wings_core.names import check_stage_id
-from wings_core.suggestions import suggested
 from wings_core.times import parse_timestamp
 
 MESSAGE_BYTES_MAX = 512

@@ -32,9 +32,9 @@ from wings_core.contracts.messages import (
     sentence,
     shown,
 )
+from wings_core.errors import suggested
+from wings_core.partitions import SLOTS_MAX
 from wings_core.schemas import FIELDS_MAX
-from wings_core.slots import SLOTS_MAX
-from wings_core.suggestions import suggested
 from wings_core.times import parse_timestamp
 
 
@@ -92,7 +92,7 @@ SlotNumbers = Annotated[
     Field(strict=False, max_length=SLOTS_MAX),
     AfterValidator(check_distinct),
 ]
-"""Slots of a topic's partitions; see `wings_core.slots`."""
+"""Slots of a topic's partitions; see `wings_core.partitions`."""
 
 SchemaVersion = Annotated[int, Field(ge=1, le=INT64_MAX)]
 """Version of a topic's schema, from 1."""

@@ -4,6 +4,7 @@ The metadata store validates ids and transitions of shards.
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from wings_core.model import Shard, ShardClaim, ShardCounts, ShardProgress, Shar
 from wings_core.times import format_timestamp
 
 SHARDS_MAX = 10_000
-"""Most shards of one call."""
+"""Most shards of one call, or of one publish."""
 
 ShardId = Annotated[str, Field(min_length=1, max_length=2_048)]
 Seconds = Annotated[float, Field(ge=0, le=100 * 366 * 86_400.0, allow_inf_nan=False)]
@@ -40,27 +41,11 @@ class ShardEntry(Message):
     @classmethod
     def of(cls, progress: ShardProgress) -> "ShardEntry":
         """Convert a progress to an entry."""
-        return cls(
-            source=progress.source,
-            shard=progress.shard,
-            token=progress.token,
-            position=progress.position,
-            next_position=progress.next_position,
-            state=progress.state,
-            error=progress.error,
-        )
+        return cls(**asdict(progress))
 
     def progress(self) -> ShardProgress:
         """Convert the entry to a progress."""
-        return ShardProgress(
-            self.source,
-            self.shard,
-            self.token,
-            self.position,
-            self.next_position,
-            self.state,
-            self.error,
-        )
+        return ShardProgress(**dict(self))
 
 
 class ClaimEntry(Message):
@@ -72,7 +57,7 @@ class ClaimEntry(Message):
 
     def claim(self) -> ShardClaim:
         """Convert the entry to a claim."""
-        return ShardClaim(self.shard, self.token)
+        return ShardClaim(**dict(self))
 
 
 def describe_shard(shard: Shard) -> dict[str, Any]:
@@ -97,12 +82,7 @@ def describe_shards(shards: Iterable[Shard]) -> dict[str, Any]:
 
 def describe_counts(counts: ShardCounts) -> dict[str, Any]:
     """Return the response to `shard-count`."""
-    return {
-        "open": counts.open,
-        "finished": counts.finished,
-        "dead": counts.dead,
-        "position": counts.position,
-    }
+    return asdict(counts)
 
 
 def describe_pruned(pruned: ShardsPruned) -> dict[str, Any]:

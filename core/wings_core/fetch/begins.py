@@ -12,9 +12,8 @@ from wings_core.errors import InvalidTicket, StorageCorrupt
 from wings_core.fetch.cursors import MOVES_MAX, Chosen, PartitionCursor, below_start
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import Location, PartitionState, Topic
-from wings_core.partitions import UNPARTITIONED, Partition, partition_of, partitions_of
+from wings_core.partitions import UNPARTITIONED, Partition, mask_of, partition_of, partitions_of
 from wings_core.schema_versions import SchemaVersions
-from wings_core.slots import mask_of
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 

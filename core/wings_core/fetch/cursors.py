@@ -10,8 +10,7 @@ from itertools import islice
 
 from wings_core.errors import OffsetOutOfRange
 from wings_core.model import PartitionState
-from wings_core.partitions import Partition, partition_value
-from wings_core.slots import Slots, slot_of
+from wings_core.partitions import Partition, Slots, partition_value, slot_of
 
 UNKNOWN = 1 << 63
 """The `stop` of a cursor whose log's end only a look at metadata tells."""

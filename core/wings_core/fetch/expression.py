@@ -21,8 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from wings_core.errors import InvalidFilter
-from wings_core.suggestions import suggested
+from wings_core.errors import InvalidFilter, suggested
 
 if TYPE_CHECKING:
     import duckdb

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, shape
-from wings_core.errors import InvalidFilter
+from wings_core.errors import InvalidFilter, suggested
 from wings_core.fetch.engines import Allowance, lent
 from wings_core.fetch.expression import parse
 from wings_core.fetch.kernels import Kernel, kernel_of
-from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
     import duckdb

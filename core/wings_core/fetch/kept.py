@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.plan import Plan, plan_of, plan_of_slices
-from wings_core.metadata.located import ManyLocated
+from wings_core.metadata.interfaces.offset_registry import ManyLocated
 from wings_core.model import LocatedPartition, PageFormat, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.lru import Lru

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from wings_core.contracts.chunks import ranges_metadata
 from wings_core.contracts.messages import INT64_MAX
 from wings_core.fetch.cursors import PartitionCursor
-from wings_core.metadata.located import (
+from wings_core.metadata.interfaces.offset_registry import (
     ManyLocated,
     integers,
     locations_of,

@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from wings_core.contracts.messages import shortened
 from wings_core.contracts.reads import ReadOptions
-from wings_core.errors import InvalidTicket
+from wings_core.errors import InvalidTicket, suggested
 from wings_core.fetch.engines import Allowance
 from wings_core.fetch.filter import RowFilter
 from wings_core.model import Topic
 from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
-from wings_core.suggestions import suggested
 
 PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)

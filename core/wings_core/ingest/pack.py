@@ -13,9 +13,10 @@ import pyarrow as pa
 from wings_core.ingest.prepare import SHARED_PAGE_BYTES, SHARED_PAGE_ROWS, PreparedBatch
 from wings_core.model import PageAddress, StoredPage
 from wings_core.partitions import Partition
-from wings_core.storage.codecs import PUSHES, PushEncoder
+from wings_core.storage.codecs import PUSHES
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.lru import BySchema
+from wings_core.storage.page import PageEncoder
 
 ENCODERS_KEPT_MAX = 1_024
 """Topics whose encoder is cached."""
@@ -103,7 +104,7 @@ class Packer:
     """A packer of batches into pages, used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._encoders: BySchema[PushEncoder] = BySchema(
+        self._encoders: BySchema[PageEncoder] = BySchema(
             lambda topic: PUSHES.encoder(topic.uuid, topic.schema), ENCODERS_KEPT_MAX
         )
 

@@ -20,9 +20,10 @@ from wings_core.model import (
     Topic,
 )
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.storage.codecs import PUSHES, PushEncoder
+from wings_core.storage.codecs import PUSHES
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.lru import BySchema
+from wings_core.storage.page import PageEncoder
 
 
 @dataclass(slots=True)  # Not frozen: construction would take three times as long.
@@ -217,7 +218,7 @@ class Preparer:
     def __init__(self, topic: Topic, limits: Limits) -> None:
         self._topic = topic
         self._check = _checks.get(topic)
-        self._encoder: PushEncoder | None = None
+        self._encoder: PageEncoder | None = None
         self._partitions_max = limits.batch_partitions_max
         self._rows_max = limits.batch_rows_max
         configured = topic.config.batch_bytes_max

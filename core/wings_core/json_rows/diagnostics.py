@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from wings_core.arrow_types import children, fields_of, is_list, shape
-from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
+from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError, first_bad, suggested
 from wings_core.json_rows.values import INTERVAL, is_zoned
-from wings_core.suggestions import first_bad, suggested
 
 if TYPE_CHECKING:
     from wings_core.arrow_types import ArrowField

@@ -2,6 +2,6 @@
 
 from wings_core.maintain.maintainer import Maintainer, TableCommits
 from wings_core.maintain.tiering import Tiering
-from wings_core.maintain.worker_pool import MaintenanceReport
+from wings_core.maintain.workers import MaintenanceReport
 
 __all__ = ["Maintainer", "MaintenanceReport", "TableCommits", "Tiering"]

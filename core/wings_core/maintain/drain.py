@@ -36,22 +36,17 @@ from wings_core.model import (
     InlinePage,
     Location,
     PageAddress,
+    PageFormat,
     Replacement,
     Topic,
 )
 from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
-from wings_core.storage.codecs import (
-    DRAINED_FORMAT,
-    DRAINS,
-    PageRows,
-    PushEncoder,
-    Wanted,
-    read_pages,
-)
+from wings_core.storage.codecs import DRAINS, PageRows, Wanted, read_pages
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import EncodedPage, FolioStore
 from wings_core.storage.lru import Lru
+from wings_core.storage.page import PageEncoder
 
 FLUSH_BYTES_MAX = 64 * 1024
 """Largest inline flush; for larger ones a second sync costs less than writing the bytes twice
@@ -396,7 +391,7 @@ class _Run:
     partition: Partition
     old: tuple[Location, ...]
     rows: pa.RecordBatch
-    """Rows in the schema `TimedCodec.schema`."""
+    """Rows in the schema `DrainedCodec.schema`."""
     schema_version: int
     new: list[Location] = field(default_factory=list[Location])
     """Their locations in storage."""
@@ -427,7 +422,7 @@ class _Gathered:
     parts: Sequence[_Part]
 
     @classmethod
-    def of(cls, encoder: PushEncoder, parts: Sequence[_Part]) -> "_Gathered":
+    def of(cls, encoder: PageEncoder, parts: Sequence[_Part]) -> "_Gathered":
         """Encode rows as a page."""
         rows = [part.rows for part in parts]
         merged = rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
@@ -451,7 +446,7 @@ class _Gathered:
                     times[-1].as_py(),
                     address,
                     times[0].as_py(),
-                    DRAINED_FORMAT,
+                    PageFormat.DRAINED,
                     None if alone else first_row,
                     None if alone else share,
                     run.schema_version,
@@ -461,7 +456,7 @@ class _Gathered:
             start = end
 
 
-def _pages_of(runs: Iterable[_Run], encoder: PushEncoder) -> Iterator[_Gathered]:
+def _pages_of(runs: Iterable[_Run], encoder: PageEncoder) -> Iterator[_Gathered]:
     """Yield the pages of one topic's runs: large runs get their own, small ones share."""
     shared: list[_Part] = []
     shared_bytes = 0

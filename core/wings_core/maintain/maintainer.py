@@ -5,6 +5,8 @@ expires, and every step is one transaction that is correct whatever other nodes 
 
 A few partitions are processed at a time, in tasks of bounded length, so that neither a large
 backlog nor a slow store of one partition blocks the others.
+
+Retention deletes whole pages that are too old, too many, or finished by all share groups.
 """
 
 import logging
@@ -15,24 +17,24 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
-from wings_core.maintain import leases
-from wings_core.maintain.leases import HeldLease, LeaseKeeper
-from wings_core.maintain.retention import (
-    EXPIRE_PAGES,
-    delete_before,
-    due_pages,
-    expire,
-    is_due,
-    retain,
-)
 from wings_core.maintain.tiering import Tiering
-from wings_core.maintain.worker_pool import WORKERS, MaintenanceReport, PartitionTask, TaskPool
+from wings_core.maintain.workers import (
+    WORKERS,
+    HeldLease,
+    LeaseKeeper,
+    MaintenanceReport,
+    PartitionTask,
+    TaskPool,
+)
 from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, all_topics
-from wings_core.metadata.maintenance import Finished, Maintenance
-from wings_core.model import PartitionState, Topic
+from wings_core.metadata.maintenance import Finished, Maintenance, expired_pages
+from wings_core.model import Expired, Location, PartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.parquet_file import is_table_file
 from wings_core.times import now_us
+
+_logger = logging.getLogger(__name__)
+
 
 TURN_SECONDS = 60.0
 """Time after which a task begins no further step; the rest is due again after other partitions."""
@@ -46,8 +48,6 @@ releases its lease after two idle ones."""
 
 DRAIN_PAUSE_SECONDS = 0.1
 """Interval between checks of another node's drain."""
-
-_logger = logging.getLogger(__name__)
 
 
 class TableCommits(Protocol):
@@ -143,7 +143,7 @@ class Maintainer:
         self._changed = threading.Condition()
         """Guards the two attributes above; a leaf lock."""
         self._closing = threading.Event()
-        self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)
+        self._leases = LeaseKeeper(metadata.maintenance)
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="wings-maintainer-worker")
         self._thread = threading.Thread(target=self._loop, name="wings-maintainer", daemon=True)
         self._thread.start()
@@ -367,7 +367,7 @@ class Maintainer:
         found = self._registry.locate(
             topic.uuid, state.partition, state.log_start_offset, EXPIRE_PAGES
         ).locations
-        count = due_pages(topic, state, found, self._clock(), task.finished)
+        count = _due_pages(topic, state, found, self._clock(), task.finished)
         folios = [page.address.folio for page in found]
         while 0 < count < len(folios) and folios[count] == folios[count - 1]:
             count -= 1
@@ -421,3 +421,124 @@ class Maintainer:
         with self._changed:
             self._working.remove(name)
             self._changed.notify_all()
+
+
+EXPIRE_PAGES = 1_000
+"""Most pages deleted per metadata transaction, so that pushes never wait long for it."""
+
+
+def is_due(
+    registry: OffsetRegistry,
+    topic: Topic,
+    state: PartitionState,
+    now: int,
+    finished: Finished | None,
+) -> bool:
+    """Return whether a partition's first page has expired; takes no lock.
+
+    Args:
+        registry: Locates the first page.
+        topic: The topic with its configuration.
+        state: State of the partition.
+        now: This node's time in microseconds since the epoch.
+        finished: Messages finished by all groups, if the topic's configuration deletes them; None
+            otherwise.
+    """
+    config = topic.config
+    if state.log_start_offset == state.next_offset:
+        return False
+    may_be_too_many = config.retention_bytes is not None and state.bytes > config.retention_bytes
+    finished_before = 0 if finished is None else finished.before
+    may_be_finished = finished_before > state.log_start_offset
+    if config.retention_ms is None and not may_be_too_many and not may_be_finished:
+        return False
+    located = registry.locate(topic.uuid, state.partition, state.log_start_offset, 1)
+    return _due_pages(topic, state, located.locations[:1], now, finished) > 0
+
+
+def _due_pages(
+    topic: Topic,
+    state: PartitionState,
+    pages: Sequence[Location],
+    now: int,
+    finished: Finished | None,
+) -> int:
+    """Return the number of a partition's first pages that have expired; see `is_due`."""
+    config = topic.config
+    return expired_pages(
+        [(page.timestamp, page.end_offset, page.bytes) for page in pages],
+        state.bytes,
+        None if config.retention_ms is None else now - config.retention_ms * 1_000,
+        config.retention_bytes,
+        0 if finished is None else finished.before,
+    )
+
+
+def retain(
+    maintenance: Maintenance,
+    topic: Topic,
+    state: PartitionState,
+    finished: Finished | None,
+    report: MaintenanceReport,
+    proceed: Callable[[], bool],
+) -> None:
+    """Delete the expired pages of a partition, a bounded number at a time.
+
+    Args:
+        maintenance: Deletes the pages.
+        topic: The topic with its configuration.
+        state: State of the partition.
+        finished: Messages finished by all groups, if the topic's configuration deletes them; None
+            otherwise.
+        report: Receives the counts of deletions.
+        proceed: Returns whether to continue; called before each further step.
+    """
+    while expire(maintenance, topic, state, finished, report, EXPIRE_PAGES) == EXPIRE_PAGES:
+        if not proceed():
+            return
+
+
+def expire(
+    maintenance: Maintenance,
+    topic: Topic,
+    state: PartitionState,
+    finished: Finished | None,
+    report: MaintenanceReport,
+    pages_max: int,
+) -> int:
+    """Delete up to `pages_max` expired pages; returns how many were deleted. See `retain`."""
+    age_ms = topic.config.retention_ms
+    expired = maintenance.expire(
+        topic.uuid,
+        state.partition,
+        age_us=None if age_ms is None else age_ms * 1_000,
+        bytes_kept=topic.config.retention_bytes,
+        finished=finished,
+        outside_tables=topic.config.table is not None,
+        pages_max=pages_max,
+    )
+    report.add_expired(expired)
+    return expired.pages
+
+
+def delete_before(
+    maintenance: Maintenance, topic: Topic, partition: Partition, offset: int
+) -> Iterator[Expired]:
+    """Delete a partition's messages before an offset, a bounded number of pages at a time.
+
+    Yields:
+        Counts of each step, and where the log starts after it.
+    """
+    while True:
+        expired = maintenance.expire(
+            topic.uuid,
+            partition,
+            age_us=None,
+            bytes_kept=None,
+            outside_tables=True,
+            before_offset=offset,
+            pages_max=EXPIRE_PAGES,
+        )
+        yield expired
+        if expired.pages < EXPIRE_PAGES:
+            return

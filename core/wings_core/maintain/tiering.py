@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from wings_core.errors import InvalidSchema, StorageCorrupt
 from wings_core.fetch.selection import timestamp_column
-from wings_core.maintain.leases import HeldLease
 from wings_core.maintain.plan import SEGMENT_BYTES_MAX, MergeGroup, find_due, parts_of_rows
-from wings_core.maintain.worker_pool import MaintenanceReport
+from wings_core.maintain.workers import HeldLease, MaintenanceReport
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.metadata.maintenance import Maintenance
 from wings_core.model import Location, PageAddress, PageFormat, PartitionState, Topic
@@ -31,10 +30,10 @@ from wings_core.model.topics import TABLE_AFTER_MS
 from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
 from wings_core.storage.codecs import MERGES, MergedFile, Wanted, read_pages
+from wings_core.storage.folio_stores import SegmentObjects
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import Lru
 from wings_core.storage.segment_file import segment_schema
-from wings_core.storage.segment_objects import SegmentObjects
 from wings_core.storage.table_layout import layout_of, runs_of
 from wings_core.times import now_us
 

@@ -17,13 +17,11 @@ from wings_core.errors import (
 )
 from wings_core.metadata.interfaces import (
     NODE_LEASE_SECONDS_MAX,
-    NODES_MAX,
     OFFSET_MAX,
     RETIRE_MAX,
     Groups,
 )
 from wings_core.model import INLINE_SUFFIX, InlineFolio, Node, ShareGroup, Topic
-from wings_core.names import NamespaceName
 from wings_core.partitions import Partition, is_longer
 from wings_core.type_names import type_name
 
@@ -158,16 +156,6 @@ def _described(field: "ArrowField") -> str:
     return f"{type_name(field.type):.200}{'' if field.nullable else ' not null'}"
 
 
-def existing_namespace(name: NamespaceName) -> AlreadyExists:
-    """Return the error of a namespace that is there already."""
-    return AlreadyExists(f"there is a namespace {name} already")
-
-
-def taken_uuid(uuid: str) -> AlreadyExists:
-    """Return the error of a UUID that another topic has."""
-    return AlreadyExists(f"there is another topic of the UUID {uuid} already")
-
-
 GROUPS_PER_TOPIC_MAX = 1_000
 """The most groups of one topic."""
 
@@ -247,16 +235,6 @@ def check_node(node: Node, seconds: float) -> None:
             f"a node's lease of {seconds:g} s is out of range: at most "
             f"{NODE_LEASE_SECONDS_MAX:g} s are allowed"
         )
-
-
-def check_node_room(nodes: int) -> None:
-    """Check the number of registered nodes.
-
-    Raises:
-        ResourceExhausted: There are more than `NODES_MAX`.
-    """
-    if nodes > NODES_MAX:
-        raise ResourceExhausted(f"there are {NODES_MAX} nodes already")
 
 
 RETIRED_KEPT_US = 7 * 24 * 3600 * 1_000_000

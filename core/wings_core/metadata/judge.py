@@ -19,10 +19,11 @@ from wings_core.errors import (
     WingsError,
 )
 from wings_core.metadata.checks import check_id, check_partition, check_text
-from wings_core.metadata.results import RESULTS_KEPT_MAX, Series
-from wings_core.metadata.sequences import (
+from wings_core.metadata.repeats import (
+    RESULTS_KEPT_MAX,
     NumberedBatch,
     SequenceDraft,
+    Series,
     check_sequence,
     range_of,
 )

@@ -29,37 +29,27 @@ from wings_core.model.pages import (
     INLINE_SUFFIX,
     LOST_FOLIO,
     STORE_MESSAGES,
+    CommittedOffset,
+    Expired,
     InlineBacklog,
     InlineFolio,
     InlinePage,
-    Location,
-    PageAddress,
-    PageFormat,
-    Replacement,
-    StoredPage,
-    StoreRole,
-    page_format,
-)
-from wings_core.model.partitions import (
-    CommittedOffset,
-    Expired,
     LargestTopics,
     Located,
     LocatedPartition,
+    Location,
+    PageAddress,
+    PageFormat,
     PartitionState,
     PartitionSums,
     Position,
+    Replacement,
+    StoredPage,
+    StoreRole,
     TierState,
     TopicState,
     TopicSums,
-)
-from wings_core.model.shards import (
-    Shard,
-    ShardClaim,
-    ShardCounts,
-    ShardProgress,
-    ShardsPruned,
-    ShardState,
+    page_format,
 )
 from wings_core.model.share import (
     AcquireMode,
@@ -76,9 +66,18 @@ from wings_core.model.share import (
 from wings_core.model.stages import (
     AbortResult,
     ConsumerCommit,
+    ProducerEpoch,
     PublishedTopicRange,
     PublishResult,
+    Shard,
+    ShardClaim,
+    ShardCounts,
+    ShardProgress,
+    ShardsPruned,
+    ShardState,
     StageEntry,
+    Transaction,
+    TransactionState,
     UnpublishedStage,
 )
 from wings_core.model.topics import (
@@ -89,7 +88,6 @@ from wings_core.model.topics import (
     TopicConfig,
     named_topic,
 )
-from wings_core.model.transactions import ProducerEpoch, Transaction, TransactionState
 
 __all__ = [
     "INLINE_FOLIOS_MAX",

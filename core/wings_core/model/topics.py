@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wings_core.model.pages import PageFormat
 from wings_core.names import NamespaceName, TopicName
-from wings_core.partitions import Partition
-from wings_core.slots import SLOTS, SLOTS_MAX, slot_of
+from wings_core.partitions import SLOTS, SLOTS_MAX, Partition, slot_of
 
 TABLE_AFTER_MS = 3_600_000
 """Default age in milliseconds at which messages of a topic with a table move."""

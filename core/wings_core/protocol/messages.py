@@ -13,59 +13,7 @@ import pyarrow as pa
 from wings_core import model
 from wings_core.errors import InvalidArgument, WingsError, error_from_json
 from wings_core.metadata.maintenance import TableSegment
-from wings_core.metadata.shards import cut_error
-from wings_core.model import (
-    AbortResult,
-    Accepted,
-    AssignedRange,
-    CommitBatch,
-    CommitResult,
-    CommittedOffset,
-    ConsumerCommit,
-    ExpectedOffset,
-    Expired,
-    FlushId,
-    InlineBacklog,
-    InlineFolio,
-    InlinePage,
-    LargestTopics,
-    Located,
-    LocatedPartition,
-    Location,
-    MemberEpoch,
-    NamespaceState,
-    Node,
-    PageAddress,
-    PageFormat,
-    PartitionSequence,
-    PartitionState,
-    PartitionSums,
-    ProducerEpoch,
-    PublishedTopicRange,
-    PublishResult,
-    Rejected,
-    Replacement,
-    SeriesResults,
-    Shard,
-    ShardClaim,
-    ShardCounts,
-    ShardProgress,
-    ShardsPruned,
-    ShardState,
-    ShareConfig,
-    ShareGroup,
-    StagedBatch,
-    StageEntry,
-    StoredPage,
-    TierState,
-    Topic,
-    TopicConfig,
-    TopicState,
-    TopicSums,
-    Transaction,
-    UnpublishedStage,
-)
-from wings_core.model import Sequence as ProducerSequence
+from wings_core.metadata.stages import cut_error
 from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol.codec import Codec, Convert, convert, text_of
@@ -120,7 +68,7 @@ def schema_of(data: bytes) -> pa.Schema:
         raise InvalidArgument(f"the schema is not an Arrow IPC message: {error}") from None
 
 
-def config_of(data: str) -> TopicConfig:
+def config_of(data: str) -> model.TopicConfig:
     """Decode a topic's configuration from JSON; empty for the default.
 
     Unknown keys are ignored, as everywhere on gRPC.
@@ -129,24 +77,28 @@ def config_of(data: str) -> TopicConfig:
         InvalidArgument: `data` is not the JSON of a configuration.
     """
     if not data:
-        return TopicConfig()
+        return model.TopicConfig()
     try:
         given = json.loads(data)
-        return TopicConfig(
-            **{name: value for name, value in given.items() if name in TopicConfig.model_fields}
+        return model.TopicConfig(
+            **{
+                name: value
+                for name, value in given.items()
+                if name in model.TopicConfig.model_fields
+            }
         )
     except (ValueError, AttributeError) as error:
         raise InvalidArgument(f"not the configuration of a topic: {error}") from None
 
 
-def shard_state_of(name: str) -> ShardState:
+def shard_state_of(name: str) -> model.ShardState:
     """Return the state of a shard by its name.
 
     Raises:
         InvalidArgument: No state has this name.
     """
     try:
-        return ShardState(name)
+        return model.ShardState(name)
     except ValueError:
         raise InvalidArgument(f"{name[:80]!r} is not the state of a shard") from None
 
@@ -163,16 +115,20 @@ def _producer_of(data: bytes) -> str:
         raise InvalidArgument("a producer_id is not UTF-8") from None
 
 
-def _format_of(message: registry.Location) -> PageFormat:
+def _format_of(message: registry.Location) -> model.PageFormat:
     """Return the format of a page.
 
     Raises:
         Internal: This version does not know the format.
     """
     if message.format:
-        return PageFormat(message.format)
+        return model.PageFormat(message.format)
     # Earlier versions send no format.
-    return PageFormat.SEGMENT if message.HasField("first_timestamp_us") else PageFormat.PLAIN
+    return (
+        model.PageFormat.SEGMENT
+        if message.HasField("first_timestamp_us")
+        else model.PageFormat.PLAIN
+    )
 
 
 _VERSION = Convert(
@@ -183,80 +139,80 @@ _VERSION = Convert(
 convert(NamespaceName, str, NamespaceName.parse)
 convert(TopicName, str, TopicName.parse)
 convert(pa.Schema, schema_bytes, schema_of)
-convert(TopicConfig, TopicConfig.model_dump_json, config_of)
-convert(ShardState, str, shard_state_of)
+convert(model.TopicConfig, model.TopicConfig.model_dump_json, config_of)
+convert(model.ShardState, str, shard_state_of)
 convert(Grant, str, Grant.parse)
 
 _NEAREST = Convert(int64)
 _PRODUCER = Convert(_producer_bytes, _producer_of)
 
-NAMESPACE = Codec(NamespaceState, admin.Namespace)
-NODE = Codec(Node, admin.Node)
-TOPIC = Codec(Topic, admin.Topic, omit=["later_schemas"])
+NAMESPACE = Codec(model.NamespaceState, admin.Namespace)
+NODE = Codec(model.Node, admin.Node)
+TOPIC = Codec(model.Topic, admin.Topic, omit=["later_schemas"])
 SCHEMA_CHANGE = Codec(SchemaChange, admin.SchemaChange)
 
-PAGE_ADDRESS = Codec(PageAddress, registry.PageAddress)
-STORED_PAGE = Codec(StoredPage, registry.StoredPage, schema_version=_VERSION)
+PAGE_ADDRESS = Codec(model.PageAddress, registry.PageAddress)
+STORED_PAGE = Codec(model.StoredPage, registry.StoredPage, schema_version=_VERSION)
 PARTITION_SEQUENCE = Codec(
-    PartitionSequence,
+    model.PartitionSequence,
     registry.PartitionSequence,
     producer_id=_PRODUCER,
     epoch=_NEAREST,
     first=_NEAREST,
 )
-SEQUENCE = Codec(ProducerSequence, registry.Sequence, producer_id=_PRODUCER, sequence=_NEAREST)
-EXPECTED_OFFSET = Codec(ExpectedOffset, registry.ExpectedOffset, offset=_NEAREST)
-STAGE_ENTRY = Codec(StageEntry, registry.StageEntry)
-COMMIT_BATCH = Codec(CommitBatch, registry.CommitBatch, omit=["series"], timestamp=_NEAREST)
-FLUSH_ID = Codec(FlushId, registry.FlushId)
-INLINE_FOLIO = Codec(InlineFolio, registry.InlineFolio)
-COMMITTED_RANGE = Codec(AssignedRange, registry.CommittedRange)
-ACCEPTED = Codec(Accepted, registry.Accepted)
-STAGED = Codec(StagedBatch, registry.Staged)
+SEQUENCE = Codec(model.Sequence, registry.Sequence, producer_id=_PRODUCER, sequence=_NEAREST)
+EXPECTED_OFFSET = Codec(model.ExpectedOffset, registry.ExpectedOffset, offset=_NEAREST)
+STAGE_ENTRY = Codec(model.StageEntry, registry.StageEntry)
+COMMIT_BATCH = Codec(model.CommitBatch, registry.CommitBatch, omit=["series"], timestamp=_NEAREST)
+FLUSH_ID = Codec(model.FlushId, registry.FlushId)
+INLINE_FOLIO = Codec(model.InlineFolio, registry.InlineFolio)
+COMMITTED_RANGE = Codec(model.AssignedRange, registry.CommittedRange)
+ACCEPTED = Codec(model.Accepted, registry.Accepted)
+STAGED = Codec(model.StagedBatch, registry.Staged)
 LOCATION = Codec(
-    Location,
+    model.Location,
     registry.Location,
     format=Convert(decode_message=_format_of),
     schema_version=_VERSION,
 )
-LOCATED = Codec(Located, registry.OffsetLocationResponse, omit=["asked_at"])
-PARTITION_STATE = Codec(PartitionState, registry.PartitionState)
-LOCATED_PARTITION = Codec(LocatedPartition, registry.LocatedPartition)
-CONSUMER_OFFSET = Codec(CommittedOffset, registry.ConsumerOffset)
+LOCATED = Codec(model.Located, registry.OffsetLocationResponse, omit=["asked_at"])
+PARTITION_STATE = Codec(model.PartitionState, registry.PartitionState)
+LOCATED_PARTITION = Codec(model.LocatedPartition, registry.LocatedPartition)
+CONSUMER_OFFSET = Codec(model.CommittedOffset, registry.ConsumerOffset)
 
-STAGE = Codec(UnpublishedStage, registry.Stage)
-PUBLISHED_RANGE = Codec(PublishedTopicRange, registry.PublishedRange)
-PUBLISHED = Codec(PublishResult, registry.PublishStagesResponse)
-ABORTED = Codec(AbortResult, registry.AbortStagesResponse)
+STAGE = Codec(model.UnpublishedStage, registry.Stage)
+PUBLISHED_RANGE = Codec(model.PublishedTopicRange, registry.PublishedRange)
+PUBLISHED = Codec(model.PublishResult, registry.PublishStagesResponse)
+ABORTED = Codec(model.AbortResult, registry.AbortStagesResponse)
 
 PRODUCER_EPOCH = Codec(
-    ProducerEpoch, transactions.ProducerEpoch, producer_id=_NEAREST, epoch=_NEAREST
+    model.ProducerEpoch, transactions.ProducerEpoch, producer_id=_NEAREST, epoch=_NEAREST
 )
-TRANSACTION = Codec(Transaction, transactions.Transaction)
+TRANSACTION = Codec(model.Transaction, transactions.Transaction)
 
-SHARD = Codec(Shard, shards.Shard)
+SHARD = Codec(model.Shard, shards.Shard)
 SHARD_PROGRESS = Codec(
-    ShardProgress,
+    model.ShardProgress,
     shards.ShardProgress,
     error=Convert(lambda error: cut_error(error).encode(), text_of),
 )
-SHARD_CLAIM = Codec(ShardClaim, shards.AcquireShardsRequest.Claim)
-SHARD_COUNTS = Codec(ShardCounts, shards.CountShardsResponse)
-SHARDS_PRUNED = Codec(ShardsPruned, shards.PruneShardsResponse)
+SHARD_CLAIM = Codec(model.ShardClaim, shards.AcquireShardsRequest.Claim)
+SHARD_COUNTS = Codec(model.ShardCounts, shards.CountShardsResponse)
+SHARDS_PRUNED = Codec(model.ShardsPruned, shards.PruneShardsResponse)
 
-EXPIRED = Codec(Expired, maintenance.ExpirePagesResponse)
-REPLACEMENT = Codec(Replacement, maintenance.Replacement)
-INLINE_PAGE = Codec(InlinePage, maintenance.InlinePage)
-INLINE_BACKLOG = Codec(InlineBacklog, maintenance.InlineBacklog)
-TIER_STATE = Codec(TierState, maintenance.TierState)
-PARTITION_SUMS = Codec(PartitionSums, maintenance.PartitionSums)
-TOPIC_STATE = Codec(TopicState, maintenance.TopicState)
-TOPIC_SUMS = Codec(TopicSums, maintenance.TopicSums)
-LARGEST_TOPICS = Codec(LargestTopics, maintenance.LargestTopics)
+EXPIRED = Codec(model.Expired, maintenance.ExpirePagesResponse)
+REPLACEMENT = Codec(model.Replacement, maintenance.Replacement)
+INLINE_PAGE = Codec(model.InlinePage, maintenance.InlinePage)
+INLINE_BACKLOG = Codec(model.InlineBacklog, maintenance.InlineBacklog)
+TIER_STATE = Codec(model.TierState, maintenance.TierState)
+PARTITION_SUMS = Codec(model.PartitionSums, maintenance.PartitionSums)
+TOPIC_STATE = Codec(model.TopicState, maintenance.TopicState)
+TOPIC_SUMS = Codec(model.TopicSums, maintenance.TopicSums)
+LARGEST_TOPICS = Codec(model.LargestTopics, maintenance.LargestTopics)
 TABLE_SEGMENT = Codec(TableSegment, tables.TableSegment)
 
 QUOTAS = Codec(Quotas, tokens.Quotas)
-MEMBER_EPOCH = Codec(MemberEpoch, registry.MemberEpoch)
+MEMBER_EPOCH = Codec(model.MemberEpoch, registry.MemberEpoch)
 TOKEN = Codec(Token, tokens.Token, digest=Convert())
 
 
@@ -274,7 +230,7 @@ def _check_slice(first_row: int | None, slice_bytes: int | None, page_bytes: int
         raise InvalidArgument("a slice must be within its page")
 
 
-def batch_of(message: registry.CommitBatch) -> CommitBatch:
+def batch_of(message: registry.CommitBatch) -> model.CommitBatch:
     """Decode a batch to commit.
 
     Raises:
@@ -297,26 +253,26 @@ def batch_of(message: registry.CommitBatch) -> CommitBatch:
     return batch
 
 
-def result_message(result: CommitResult) -> registry.CommitResult:
+def result_message(result: model.CommitResult) -> registry.CommitResult:
     """Encode the result of a batch."""
     match result:
-        case Accepted():
+        case model.Accepted():
             return registry.CommitResult(accepted=ACCEPTED.fields(result))
-        case StagedBatch():
+        case model.StagedBatch():
             return registry.CommitResult(staged=STAGED.fields(result))
-        case Rejected(error):
+        case model.Rejected(error):
             # Escaped, so that half a surrogate pair in a name can be sent.
             return registry.CommitResult(error=json.dumps(error.to_json()))
-        case SeriesResults():
+        case model.SeriesResults():
             raise AssertionError("the batches of a series are sent each by itself")
 
 
 def results_of(
-    messages: Sequence[registry.CommitResult], batches: Sequence[CommitBatch]
-) -> list[CommitResult]:
+    messages: Sequence[registry.CommitResult], batches: Sequence[model.CommitBatch]
+) -> list[model.CommitResult]:
     """Decode the results of the batches of a flush."""
     errors: dict[str, WingsError] = {}
-    results: list[CommitResult] = []
+    results: list[model.CommitResult] = []
     # A repeated flush gets the results of the first, whatever batches it has.
     for message, batch in zip_longest(messages, batches[: len(messages)]):
         assert message is not None
@@ -332,16 +288,16 @@ def results_of(
                 if batch and batch.sequence is not None and "sequence" in error.facts:
                     # The original number: it may have been clamped to 64 bits.
                     error.facts["sequence"] = batch.sequence.sequence
-            results.append(Rejected(error))
+            results.append(model.Rejected(error))
     return results
 
 
-def named_topic(name: str, uuid: str) -> Topic:
+def named_topic(name: str, uuid: str) -> model.Topic:
     """Return a topic by name and UUID, as far as what belongs to it is stored by."""
     return model.named_topic(TopicName.parse(name), uuid)
 
 
-def consumer_commit_message(commit: ConsumerCommit) -> registry.CommitOffsetsRequest:
+def consumer_commit_message(commit: model.ConsumerCommit) -> registry.CommitOffsetsRequest:
     """Encode the offsets that a consumer commits.
 
     Raises:
@@ -355,15 +311,15 @@ def consumer_commit_message(commit: ConsumerCommit) -> registry.CommitOffsetsReq
     )
 
 
-def consumer_commit_of(message: registry.CommitOffsetsRequest) -> ConsumerCommit:
+def consumer_commit_of(message: registry.CommitOffsetsRequest) -> model.ConsumerCommit:
     """Decode the offsets that a consumer commits."""
     member = MEMBER_EPOCH.decode(message.member) if message.HasField("member") else None
     offsets = tuple(consumer_offsets(message))
-    return ConsumerCommit(message.consumer, offsets, member, tuple(message.notes))
+    return model.ConsumerCommit(message.consumer, offsets, member, tuple(message.notes))
 
 
 def consumer_entries(
-    offsets: Iterable[tuple[Topic, Partition, int]],
+    offsets: Iterable[tuple[model.Topic, Partition, int]],
 ) -> list[registry.CommitOffsetsRequest.Entry]:
     """Encode offsets of partitions; raises as `consumer_commit_message`."""
     entry = registry.CommitOffsetsRequest.Entry
@@ -375,7 +331,7 @@ def consumer_entries(
 
 def consumer_offsets(
     message: registry.CommitOffsetsRequest,
-) -> list[tuple[Topic, Partition, int]]:
+) -> list[tuple[model.Topic, Partition, int]]:
     """Decode the offsets of a commit."""
     topics = {
         key: named_topic(*key)
@@ -391,16 +347,16 @@ def consumer_offsets(
     ]
 
 
-def group_message(group: ShareGroup) -> groups.Group:
+def group_message(group: model.ShareGroup) -> groups.Group:
     """Encode a share group, without its topic."""
     return groups.Group(name=group.name, uuid=group.uuid, config=group.config.model_dump_json())
 
 
-def group_of(topic: Topic, message: groups.Group) -> ShareGroup:
+def group_of(topic: model.Topic, message: groups.Group) -> model.ShareGroup:
     """Decode a share group of a topic.
 
     Raises:
         InvalidArgument: The configuration is invalid.
     """
-    config = ShareConfig.from_json(message.config)
-    return ShareGroup(message.name, message.uuid, topic, config)
+    config = model.ShareConfig.from_json(message.config)
+    return model.ShareGroup(message.name, message.uuid, topic, config)

@@ -15,10 +15,9 @@ from enum import StrEnum
 from typing import Any, cast
 from urllib.parse import quote_plus, unquote_plus, urlsplit
 
-from wings_core.errors import InvalidArgument
-from wings_core.metadata.shards import SHARD_BYTES_MAX
+from wings_core.errors import InvalidArgument, suggested
+from wings_core.metadata.stages import SHARD_BYTES_MAX
 from wings_core.queue.uris import bucket_and_key, normal_uri
-from wings_core.suggestions import suggested
 
 RECORDS_MAX = 1_000
 """Most records of one message."""

@@ -19,12 +19,12 @@ from wings_core.partitions import UNPARTITIONED, Partition, partitions_of_keys
 from wings_core.repair.catalog import as_int
 from wings_core.repair.salvage import Row, Shape
 from wings_core.storage.codecs import CODECS
+from wings_core.storage.folio_stores import LOCAL_SEGMENT_SUFFIX, store_suffix
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.mapping import SEGMENT_NAME
 from wings_core.storage.open import open_storage
 from wings_core.storage.parquet_file import is_parquet, read_footer
-from wings_core.storage.segment_objects import LOCAL_SEGMENT_SUFFIX, store_suffix
+from wings_core.storage.segments import SEGMENT_NAME
 
 _UUID_AT = slice(32, 48)
 """Position of the topic's UUID in the header of a page; see storage/page.py."""

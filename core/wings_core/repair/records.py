@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from wings_core.metadata.sqlite.database_file import HEADER_BYTES, SCHEMA_PAGE, DatabaseFile
+from wings_core.metadata.sqlite.files import HEADER_BYTES, SCHEMA_PAGE, DatabaseFile
 
 Value = int | float | str | bytes | None
 Record = tuple[Value, ...]

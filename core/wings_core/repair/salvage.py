@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.database_file import SCHEMA_PAGE, DatabaseFile
-from wings_core.metadata.sqlite.integrity import CHECKSUMS, checksum_of
+from wings_core.metadata.sqlite.files import CHECKSUMS, SCHEMA_PAGE, DatabaseFile, checksum_of
 from wings_core.metadata.sqlite.schema import VERSIONS
 from wings_core.model import TopicConfig
 from wings_core.repair.records import Record, Trees, Value

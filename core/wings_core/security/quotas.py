@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Self
 
-from wings_core.errors import InvalidArgument, ResourceExhausted
-from wings_core.suggestions import suggested
+from wings_core.errors import InvalidArgument, ResourceExhausted, suggested
 
 QUOTA_MAX = (1 << 63) - 1
 

@@ -1,4 +1,4 @@
-"""Tokens: 256 random bits as text, stored only as their SHA-256."""
+"""Tokens: 256 random bits as text, stored only as their SHA-256; and credentials of nodes."""
 
 import hashlib
 import re
@@ -6,11 +6,10 @@ import secrets
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
-from wings_core.durations import duration_in
-from wings_core.errors import AlreadyExists, InvalidArgument, ResourceExhausted, TokenNotFound
+from wings_core.errors import InvalidArgument, ResourceExhausted, TokenNotFound
 from wings_core.security.quotas import NO_QUOTAS, Quotas
 from wings_core.security.rights import Grant
-from wings_core.times import parse_timestamp
+from wings_core.times import duration_in, parse_timestamp
 
 PREFIX = "wings_"
 """Prefix of generated tokens, by which scanners find leaked ones."""
@@ -137,17 +136,6 @@ def check_room(tokens: int) -> None:
         raise ResourceExhausted(f"there are {tokens} tokens already, the maximum")
 
 
-def existing_token(existing: Token, token: Token) -> Token:
-    """Return an existing token with the name or secret of `token`, if it is the same.
-
-    Raises:
-        AlreadyExists: The existing token differs.
-    """
-    if existing.id != token.id:
-        raise AlreadyExists(f"there is a token {existing.name!r} already")
-    return existing
-
-
 def no_token(name: str) -> TokenNotFound:
     """Return the error of a token that does not exist."""
     return TokenNotFound(f"there is no token {name[:80]!r}")
@@ -173,3 +161,20 @@ def without_password(url: str | None) -> str | None:
             "the password in PGPASSWORD or ~/.pgpass"
         )
     return url
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PeerAccess:
+    """Credentials of a node for services of its cluster; its `repr` hides them.
+
+    Attributes:
+        token: The token of the cluster, or None.
+        tls_ca: Certificate authorities of the services, in PEM; None for no TLS.
+        tls_cert: This node's certificate chain, in PEM, for mutual TLS.
+        tls_key: Private key of the certificate.
+    """
+
+    token: str | None = None
+    tls_ca: bytes | None = None
+    tls_cert: bytes | None = None
+    tls_key: bytes | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Unavailable
 from wings_core.metadata.interfaces import Admin, Groups, all_topics
-from wings_core.metadata.sqlite.integrity import is_empty
+from wings_core.metadata.sqlite.files import is_empty
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.coordinator import Replicas
 from wings_core.share.quorum.run import LocalLink
@@ -17,7 +17,7 @@ from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
 
 if TYPE_CHECKING:
-    from wings_core.security.peers import PeerAccess
+    from wings_core.security.tokens import PeerAccess
     from wings_core.share.replica.postgres_store import PostgresHoldStore
 
 OpenReplicas = Callable[[], Replicas]

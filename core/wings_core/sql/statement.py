@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from wings_core.contracts.sql import RESERVED
-from wings_core.errors import InvalidName, InvalidSql, ResourceExhausted
+from wings_core.errors import InvalidName, InvalidSql, ResourceExhausted, suggested
 from wings_core.fetch.expression import FUNCTIONS as FILTER_FUNCTIONS
 from wings_core.fetch.expression import words
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.sql_process.interface import CATALOG, Parsed
 from wings_core.storage.lru import Lru
-from wings_core.suggestions import suggested
 
 STATEMENT_BYTES_MAX = 256 * 1024
 """Longest text of a statement, lists of values included, in bytes."""

@@ -21,7 +21,14 @@ import pyarrow.compute as pc
 
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.reads import ReadOptions
-from wings_core.errors import InvalidArgument, InvalidName, InvalidSql, NotFound, WingsError
+from wings_core.errors import (
+    InvalidArgument,
+    InvalidName,
+    InvalidSql,
+    NotFound,
+    WingsError,
+    suggested,
+)
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.fetcher import Cancel, Read
 from wings_core.fetch.selection import OFFSET_FIELD, Selection
@@ -38,7 +45,6 @@ from wings_core.share.dead_letters.writer import (
 )
 from wings_core.sql.predicate import Predicate
 from wings_core.sql.topic_table import ScanCount, shown
-from wings_core.suggestions import suggested
 
 if TYPE_CHECKING:
     from wings_core.log import Log

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from wings_core.errors import Internal, StorageCorrupt
 from wings_core.model import INLINE_FOLIOS_MAX, INLINE_SUFFIX, InlineFolio, PageAddress
-from wings_core.storage.held_page import HeldPage, WholePage, WrittenPage
 from wings_core.storage.interfaces import EncodedPage, addresses_of
 from wings_core.storage.lru import Lru
 from wings_core.storage.page import parts_of
+from wings_core.storage.page_cache import HeldPage, WholePage, WrittenPage
 
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of decoded folios cached in memory."""

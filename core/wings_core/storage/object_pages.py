@@ -8,22 +8,122 @@ before it.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
 from wings_core.errors import StorageCorrupt, Unavailable
 from wings_core.model import PageAddress
-from wings_core.storage.held_page import HeldPage, PrunedPage, WholePage, WrittenPage
 from wings_core.storage.lru import Lru
 from wings_core.storage.objects import ObjectStore
+from wings_core.storage.objects.interfaces import MERGE_GAP_BYTES
 from wings_core.storage.page import PageHead, head_length, head_length_max, parts_of, read_head
-from wings_core.storage.page_cache import WHOLE, PageCache, PageKey
-from wings_core.storage.page_groups import Loaded, PageWish, ReadStep, groups_of
-from wings_core.storage.parquet_file import ParquetFooter, RowGroup, is_parquet, read_footer
-from wings_core.storage.parquet_page import ParquetPage
+from wings_core.storage.page_cache import (
+    WHOLE,
+    HeldPage,
+    PageCache,
+    PageKey,
+    PrunedPage,
+    RowsKey,
+    WholePage,
+    WrittenPage,
+)
+from wings_core.storage.parquet_file import (
+    ParquetFooter,
+    ParquetPage,
+    RowGroup,
+    is_parquet,
+    read_footer,
+)
+
+WHOLE_PAGE_BYTES = 256 * 1024
+"""Largest page that is read whole whatever columns are wanted: one request instead of two."""
+
+GROUP_BYTES = 8 * 1024 * 1024
+"""Most bytes of neighbouring pages in one group, which has at least one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PageWish:
+    """The columns that a reader wants of each page."""
+
+    topic_uuid: str
+    schema: pa.Schema
+    columns: tuple[int, ...] | None
+    parts: int
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        names = self.schema.names
+        return names if self.columns is None else [names[column] for column in self.columns]
+
+    def key(self, address: PageAddress) -> PageKey:
+        """Return the key of the parts to read of a page: the whole page if it is small."""
+        few = self.columns is not None and 2 * len(set(self.columns)) < len(self.schema)
+        pruned = few and address.length > WHOLE_PAGE_BYTES
+        return PageKey.of(address, self.parts if pruned else WHOLE)
+
+    def rows_key(self, address: PageAddress) -> RowsKey:
+        """Return the key of the decoded rows of a page."""
+        return RowsKey(address.folio, address.position, self.columns)
+
+
+Loaded = Mapping[PageKey, "HeldPage | StorageCorrupt"]
+
+
+class _ReadStep:
+    """The pages of a group in a scan: cached rows, cached bytes, and reads in progress."""
+
+    def __init__(self, group: Sequence[PageAddress], wanted: _PageWish) -> None:
+        self.size = sum(address.length for address in group)
+        self.group = group
+        self.wanted = wanted
+        self.rows: dict[PageKey, pa.RecordBatch] = {}
+        self.held: dict[PageKey, HeldPage] = {}
+        self.loading: dict[PageKey, Future[Loaded]] = {}
+
+    def held_by_now(self, key: PageKey) -> HeldPage | None:
+        """Return a page without waiting; None if it is not read yet, or damaged."""
+        loading = self.loading.get(key)
+        if loading is None:
+            return self.held.get(key)
+        if not loading.done() or loading.exception() is not None:
+            return None
+        loaded = loading.result()[key]
+        return None if isinstance(loaded, StorageCorrupt) else loaded
+
+
+def groups_of(addresses: Sequence[PageAddress], wanted: _PageWish) -> Iterator[list[PageAddress]]:
+    """Yield groups of neighbouring pages that are read whole; other pages form groups of one."""
+    group: list[PageAddress] = []
+    size = 0
+    for address in addresses:
+        if address.position < 0 or address.length <= 0:
+            raise StorageCorrupt(
+                f"page at byte {address.position} of {address.folio}: no page can have "
+                f"{address.length} bytes there",
+                folio=address.folio,
+                position=address.position,
+            )
+        if group and not (_joins(group[-1], address, wanted) and size < GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(address)
+        size += address.length
+    if group:
+        yield group
+
+
+def _joins(last: PageAddress, address: PageAddress, wanted: _PageWish) -> bool:
+    """Return whether a page belongs to the same group as the one before it."""
+    gap = address.position - last.position - last.length
+    whole = wanted.key(last).parts == WHOLE == wanted.key(address).parts
+    return whole and last.folio == address.folio and 0 <= gap <= MERGE_GAP_BYTES
+
 
 READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
 """Approximate number of bytes that a scan reads ahead."""
@@ -92,12 +192,12 @@ class ObjectPages:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of pages in order, reading ahead; see `FolioStore.read_all`."""
         parts = parts_of(schema, columns)
-        wanted = PageWish(topic_uuid, schema, None if columns is None else tuple(columns), parts)
+        wanted = _PageWish(topic_uuid, schema, None if columns is None else tuple(columns), parts)
         groups = deque(groups_of(addresses, wanted))
         if len(groups) == 1:
             yield from self._read_step(self._begin(groups.popleft(), wanted, _run_now))
             return
-        ahead: deque[ReadStep] = deque()
+        ahead: deque[_ReadStep] = deque()
         try:
             while groups or ahead:
                 while groups and (not ahead or self._may_read_ahead(ahead)):
@@ -108,7 +208,7 @@ class ObjectPages:
         finally:
             self._count_ahead(-sum(step.size for step in ahead))
 
-    def _may_read_ahead(self, ahead: "Sequence[ReadStep]") -> bool:
+    def _may_read_ahead(self, ahead: "Sequence[_ReadStep]") -> bool:
         return (
             len(ahead) < READ_AHEAD_GROUPS_MAX
             and sum(step.size for step in ahead) < READ_AHEAD_BYTES_MAX
@@ -141,11 +241,11 @@ class ObjectPages:
     def _begin(
         self,
         group: Sequence[PageAddress],
-        wanted: PageWish,
+        wanted: _PageWish,
         run: "Callable[[Future[Loaded], Callable[[], Loaded]], None]",
-    ) -> "ReadStep":
+    ) -> "_ReadStep":
         """Start reading the pages of a group that are neither cached nor being read."""
-        step = ReadStep(group, wanted)
+        step = _ReadStep(group, wanted)
         missing: list[PageAddress] = []
         future: Future[Loaded] = Future()
         for address in group:
@@ -177,7 +277,7 @@ class ObjectPages:
         except RuntimeError:
             future.set_exception(Unavailable("the server is stopping"))
 
-    def _load(self, addresses: Sequence[PageAddress], wanted: PageWish) -> Loaded:
+    def _load(self, addresses: Sequence[PageAddress], wanted: _PageWish) -> Loaded:
         """Read pages of one folio."""
         try:
             if wanted.key(addresses[0]).parts == WHOLE:
@@ -189,7 +289,7 @@ class ObjectPages:
                 for address in addresses:
                     self._loading.pop(wanted.key(address), None)
 
-    def _load_whole(self, addresses: Sequence[PageAddress], wanted: PageWish) -> Loaded:
+    def _load_whole(self, addresses: Sequence[PageAddress], wanted: _PageWish) -> Loaded:
         folio = addresses[0].folio
         ranges = [(each.position, each.position + each.length) for each in addresses]
         try:
@@ -215,12 +315,12 @@ class ObjectPages:
             self._cache.put(held, size + sum(page.extra_bytes for page in held.values()))
         return {**held, **damaged}
 
-    def _whole_page(self, address: PageAddress, page: pa.Buffer, wanted: PageWish) -> HeldPage:
+    def _whole_page(self, address: PageAddress, page: pa.Buffer, wanted: _PageWish) -> HeldPage:
         if is_parquet(address.folio):
             return ParquetPage.whole(self._row_group(address, wanted), page, wanted.names)
         return WholePage(page, wanted.topic_uuid, wanted.schema, wanted.parts)
 
-    def _load_columns(self, address: PageAddress, wanted: PageWish) -> Loaded:
+    def _load_columns(self, address: PageAddress, wanted: _PageWish) -> Loaded:
         key = wanted.key(address)
         if is_parquet(address.folio):
             return {key: self._load_parquet_columns(address, wanted)}
@@ -247,7 +347,7 @@ class ObjectPages:
         return {key: page}
 
     def _load_parquet_columns(
-        self, address: PageAddress, wanted: PageWish
+        self, address: PageAddress, wanted: _PageWish
     ) -> "HeldPage | StorageCorrupt":
         try:
             group = self._row_group(address, wanted)
@@ -261,7 +361,7 @@ class ObjectPages:
         self._cache.put({wanted.key(address): page}, sum(part.size for part in read))
         return page
 
-    def _read_step(self, step: "ReadStep") -> Iterator[pa.RecordBatch]:
+    def _read_step(self, step: _ReadStep) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each page of a step; blocks until each is read."""
         reads: deque[Callable[[], pa.RecordBatch]] = deque()
         for number, address in enumerate(step.group):
@@ -279,7 +379,7 @@ class ObjectPages:
                 reads.append(self._begin_read(following, step))
             yield rows
 
-    def _begin_read(self, address: PageAddress, step: "ReadStep") -> "Callable[[], pa.RecordBatch]":
+    def _begin_read(self, address: PageAddress, step: _ReadStep) -> "Callable[[], pa.RecordBatch]":
         """Start decoding a compressed page whose bytes are present.
 
         Returns:
@@ -298,7 +398,7 @@ class ObjectPages:
         except RuntimeError:
             return read  # The server is stopping.
 
-    def _read_held(self, address: PageAddress, step: "ReadStep") -> pa.RecordBatch:
+    def _read_held(self, address: PageAddress, step: _ReadStep) -> pa.RecordBatch:
         """Wait for the bytes of a page, and decode them."""
         wanted = step.wanted
         key = wanted.key(address)
@@ -316,7 +416,7 @@ class ObjectPages:
             self._cache.keep_rows(wanted.rows_key(address), rows)
         return rows
 
-    def _read_again(self, address: PageAddress, wanted: PageWish) -> "HeldPage | StorageCorrupt":
+    def _read_again(self, address: PageAddress, wanted: _PageWish) -> "HeldPage | StorageCorrupt":
         """Read a page again that was damaged in memory or in transfer."""
         key = wanted.key(address)
         self._cache.discard_page(address, key.parts)
@@ -324,7 +424,7 @@ class ObjectPages:
         self._footers.discard(address.folio)
         return self._load([address], wanted)[key]
 
-    def _row_group(self, address: PageAddress, wanted: PageWish) -> RowGroup:
+    def _row_group(self, address: PageAddress, wanted: _PageWish) -> RowGroup:
         """Return the row group of a page, from the Parquet file's footer."""
         footer = self._footers.get(address.folio)
         if footer is None:
@@ -335,7 +435,7 @@ class ObjectPages:
             self._footers.put(address.folio, footer, footer.weight)
         return footer.row_group(address.position, address.length, wanted.topic_uuid)
 
-    def _head(self, address: PageAddress, wanted: PageWish) -> PageHead:
+    def _head(self, address: PageAddress, wanted: _PageWish) -> PageHead:
         """Return a page's header and metadata, cached or read."""
         name, uuid = (address.folio, address.position), wanted.topic_uuid
         known = self._heads.get(name)
@@ -352,7 +452,7 @@ class ObjectPages:
         return head
 
 
-def _rows_of(held: "HeldPage | StorageCorrupt", wanted: PageWish) -> pa.RecordBatch:
+def _rows_of(held: "HeldPage | StorageCorrupt", wanted: _PageWish) -> pa.RecordBatch:
     if isinstance(held, StorageCorrupt):
         raise held
     return held.read(wanted.topic_uuid, wanted.schema, wanted.columns)

@@ -8,10 +8,18 @@ from wings_core.data_directory import DataDirectory
 from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_core.model import INLINE_SUFFIX, StoreRole
-from wings_core.storage.folio_stores import FolioPlaces, FolioStores
+from wings_core.storage.folio_stores import (
+    FOLIO_SUFFIX,
+    HOT_SEGMENT_SUFFIX,
+    LOCAL_SEGMENT_SUFFIX,
+    SEGMENT_SUFFIX,
+    FolioPlaces,
+    FolioStores,
+    ObjectFolioStore,
+    SegmentObjects,
+)
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.object_folios import FOLIO_SUFFIX, ObjectFolioStore
 from wings_core.storage.objects import (
     ObjectStore,
     RetryBounds,
@@ -21,12 +29,6 @@ from wings_core.storage.objects import (
 )
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.page_cache import PageCache
-from wings_core.storage.segment_objects import (
-    HOT_SEGMENT_SUFFIX,
-    LOCAL_SEGMENT_SUFFIX,
-    SEGMENT_SUFFIX,
-    SegmentObjects,
-)
 from wings_core.storage.segments import SegmentStore
 
 START_SECONDS_MAX = 10.0

@@ -20,8 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from wings_core.errors import Unavailable, WingsError
-from wings_core.maintain import leases
-from wings_core.maintain.leases import HeldLease, LeaseKeeper
+from wings_core.maintain.workers import HeldLease, LeaseKeeper
 from wings_core.metadata.interfaces import Metadata, all_topics
 from wings_core.metadata.maintenance import TableSegment, TableStates
 from wings_core.model import Location, PartitionState, Topic
@@ -91,7 +90,7 @@ class Tables:
         self._states: TableStates = metadata.tables
         self.catalog = catalog
         self._objects = objects
-        self._leases = LeaseKeeper(metadata.maintenance, leases.LEASE_SECONDS)
+        self._leases = LeaseKeeper(metadata.maintenance)
         self._committed_at: dict[str, float] = {}
         """Monotonic time of this process's last commit to each topic's table."""
         self._latest: dict[str, TableStatus] = {}

@@ -7,8 +7,13 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wings_core.contracts.info import InfoCommand, info_path, parse_criteria, parse_info_command
-from wings_core.contracts.parts import divide
+from wings_core.contracts.info import (
+    InfoCommand,
+    divide,
+    info_path,
+    parse_criteria,
+    parse_info_command,
+)
 from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument, InvalidTicket

@@ -14,15 +14,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core import tracing
-from wings_core.contracts.backup import BackupFiles, BackupRead
 from wings_core.contracts.put import PutCommand
 from wings_core.contracts.sql import SqlTicket
-from wings_core.contracts.tickets import AcquireTicket, parse_ticket
-from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable
+from wings_core.contracts.tickets import AcquireTicket, BackupFiles, BackupRead, parse_ticket
+from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, suggested
 from wings_core.fetch.fetcher import Cancel
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
-from wings_core.suggestions import suggested
 from wings_server import flight_sql
 from wings_server.action import encoded
 from wings_server.actions import ACTIONS

@@ -22,7 +22,7 @@ from typing import Protocol
 
 import structlog
 
-from wings_core.contracts.share_stream import AcknowledgeMessage
+from wings_core.contracts.share import AcknowledgeMessage
 from wings_core.errors import WingsError
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.coordinator import Coordinator

@@ -8,7 +8,7 @@ import pyarrow.flight as flight
 import structlog
 
 from wings_core.batches import empty_batch
-from wings_core.contracts.share_stream import (
+from wings_core.contracts.share import (
     ShareCommand,
     ShareEnd,
     end_metadata,

@@ -22,7 +22,7 @@ from contextlib import ExitStack, closing
 import pyarrow.flight as flight
 import structlog
 
-from wings_core.contracts.share_stream import (
+from wings_core.contracts.share import (
     AcknowledgeMessage,
     ClientMessage,
     CreditMessage,

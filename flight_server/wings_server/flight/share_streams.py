@@ -4,7 +4,7 @@ import threading
 
 import pyarrow.flight as flight
 
-from wings_core.contracts.share_stream import ShareEnd
+from wings_core.contracts.share import ShareEnd
 from wings_core.errors import WingsError
 from wings_core.log import Log
 from wings_core.times import Deadline

@@ -10,9 +10,10 @@ import pyarrow.flight as flight
 from pyarrow.ipc import get_record_batch_size
 
 from wings_core.batches import empty_batch
-from wings_core.contracts.share import AcknowledgementEntry, AcquiredWords
-from wings_core.contracts.share_stream import (
+from wings_core.contracts.share import (
+    AcknowledgementEntry,
     AcknowledgeMessage,
+    AcquiredWords,
     ShareEnd,
     answer_metadata,
     end_metadata,

@@ -5,12 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from wings_core.arrow_types import children, fields_of
+from wings_core.arrow_types import children, fields_of, plain_bytes, plain_schema
 from wings_core.cast import Caster
 from wings_core.contracts.actions import CreateTopic
 from wings_core.errors import BatchTooLarge, InvalidArgument, SchemaMismatch
 from wings_core.names import NamespaceName, TopicName
-from wings_core.plain_types import plain_bytes, plain_schema
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
 from wings_core.schemas import schema_to_ipc
 from wings_core.sql.statement import TableName, topic_of

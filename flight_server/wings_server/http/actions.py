@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wings_core.contracts.messages import JSON_BYTES_MAX
-from wings_core.suggestions import suggested
+from wings_core.errors import suggested
 from wings_server.action import Action, encoded
 from wings_server.actions import ACTIONS
 from wings_server.http.application import Application

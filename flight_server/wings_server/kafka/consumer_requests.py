@@ -19,9 +19,9 @@ from wings_core.consumer_groups.coordinator import RunElsewhere
 from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat
 from wings_core.errors import FencedMember
 from wings_core.model import GroupMember, Topic
+from wings_core.partitions import mask_of, slots_in
 from wings_core.security.principal import Principal
 from wings_core.security.rights import Right
-from wings_core.slots import mask_of, slots_in
 from wings_server.group_actions import authorize_member, group_node
 from wings_server.kafka.errors import FAILURES, KafkaError
 from wings_server.kafka.group_requests import admit, group_code

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from wings_core.errors import InvalidArgument, PublishFenced, StageNotFound, WingsError
 from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
-from wings_core.metadata.transactions import stage_entry
+from wings_core.metadata.stages import stage_entry
 from wings_core.model import (
     Accepted,
     PartitionSequence,

@@ -1,4 +1,4 @@
-"""Requests of transactional and idempotent producers; see `wings_core.metadata.transactions`.
+"""Requests of transactional and idempotent producers; see `wings_core.metadata.stages`.
 
 The transactions of a namespace are those of names `TENANT/NAMESPACE/TRANSACTIONAL_ID`. An open one
 is aborted within the request that ends it, so no request is answered CONCURRENT_TRANSACTIONS.
@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import PermissionDenied, PublishFenced, WingsError
-from wings_core.metadata.transactions import TIMEOUT_MS_MAX
+from wings_core.metadata.stages import TIMEOUT_MS_MAX
 from wings_core.model import ConsumerCommit, MemberEpoch, ProducerEpoch, Topic
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal

@@ -14,14 +14,17 @@ from google.protobuf.message import Message
 from wings_core.errors import InvalidArgument, NamespaceNotFound
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.admin import TOPICS_PAGE_SIZE_MAX, RemoteAdmin, RemoteGroups
-from wings_core.metadata.remote.consumer_groups import RemoteConsumerGroups
-from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
-from wings_core.metadata.remote.paging import BY_TEXT
+from wings_core.metadata.remote.parts import (
+    RemoteConsumerGroups,
+    RemoteMaintenance,
+    RemoteShards,
+    RemoteStages,
+    RemoteTables,
+    RemoteTransactions,
+)
 from wings_core.metadata.remote.registry import RemoteRegistry
-from wings_core.metadata.remote.rpc import RemotePart, Rpc, declared_rpcs
-from wings_core.metadata.remote.stages import RemoteShards, RemoteStages
+from wings_core.metadata.remote.rpc import BY_TEXT, RemotePart, Rpc, declared_rpcs
 from wings_core.metadata.remote.store import RemoteNodes, RemoteTokens
-from wings_core.metadata.remote.transactions import RemoteTransactions
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as admin_pb

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from wings_core.contracts.share import DELAY_MS_MAX
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.remote.paging import PAGE_SIZE_MAX, KeyKind, ListRequest
+from wings_core.metadata.remote.rpc import PAGE_SIZE_MAX, KeyKind, ListRequest
 
 INT64_MAX = (1 << 63) - 1
 

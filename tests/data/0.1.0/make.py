@@ -14,8 +14,7 @@ import pyarrow as pa
 
 import wings_client
 from wings_client import Client
-from wings_core.contracts.actions import Maintain
-from wings_core.contracts.tokens import TokenCreate
+from wings_core.contracts.actions import Maintain, TokenCreate
 from wings_core.limits import Limits
 from wings_core.model import ShardProgress
 from wings_server.testing import running_server

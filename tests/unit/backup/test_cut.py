@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wings_core.backup.cut import cut_log
+from wings_core.backup.restore import cut_log
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.ingest.pending import PushStream

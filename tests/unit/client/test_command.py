@@ -413,7 +413,6 @@ def test_help_imports_few_modules_of_wings() -> None:
         "wings_client.cli.listed",
         "wings_core",
         "wings_core.errors",
-        "wings_core.suggestions",
     }
 
 

@@ -33,7 +33,7 @@ from wings_core.consumer_groups.group import JOIN, LEAVE, Heartbeat, TopicSlots
 from wings_core.errors import FencedMember, Unavailable, WingsError
 from wings_core.metadata.maintenance import MaintenanceLease
 from wings_core.model import GroupChange, StoredGroup
-from wings_core.slots import Slots, mask_of, slots_in
+from wings_core.partitions import Slots, mask_of, slots_in
 
 T = TypeVar("T")
 

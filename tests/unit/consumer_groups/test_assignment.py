@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wings_core.consumer_groups.group import TopicSlots, assign
-from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.slots import SLOTS, mask_of, slot_of, slots_in
+from wings_core.partitions import SLOTS, UNPARTITIONED, Partition, mask_of, slot_of, slots_in
 
 EVERY = (1 << SLOTS) - 1
 MEMBERS = [f"m{number}" for number in range(6)]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from wings_core.contracts.parts import TEXT_BYTES_MAX, Piece, divide
+from wings_core.contracts.info import TEXT_BYTES_MAX, Piece, divide
 from wings_core.contracts.reads import ENTRIES_MAX
 from wings_core.partitions import Partition
 

@@ -18,7 +18,7 @@ from wings_core.fetch.kept import (
     SharedReads,
     copied,
 )
-from wings_core.metadata.located import many_located
+from wings_core.metadata.interfaces.offset_registry import many_located
 from wings_core.model import (
     LocatedPartition,
     Location,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.plan import PagePart, Plan, plan_of, plan_of_slices
-from wings_core.metadata.located import many_located
+from wings_core.metadata.interfaces.offset_registry import many_located
 from wings_core.model import LocatedPartition, Location, PageAddress, PartitionState
 from wings_core.partitions import Partition
 

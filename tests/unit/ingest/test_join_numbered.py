@@ -19,7 +19,7 @@ from wings_core.ingest.group_commit import GroupCommit
 from wings_core.ingest.pending import Pending, PushStream
 from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
-from wings_core.metadata.results import RESULTS_KEPT_MAX
+from wings_core.metadata.repeats import RESULTS_KEPT_MAX
 from wings_core.model import PartitionSequence, StageEntry
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.codecs import Wanted, read_pages

@@ -11,8 +11,7 @@ from fix_metadata import open_sqlite
 
 from wings_core.errors import Unavailable
 from wings_core.maintain import Maintainer
-from wings_core.maintain.leases import LeaseKeeper
-from wings_core.maintain.worker_pool import WORKERS
+from wings_core.maintain.workers import WORKERS, LeaseKeeper
 from wings_core.model import Topic, TopicConfig
 from wings_core.partitions import Partition
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fix_metadata import Clock
 
-from wings_core.maintain import leases
-from wings_core.maintain.leases import LeaseKeeper
+from wings_core.maintain import workers
+from wings_core.maintain.workers import LeaseKeeper
 from wings_core.metadata.sqlite import SqliteMetadata
 
 SECONDS = 0.03
@@ -21,6 +21,7 @@ class Watched:
 
     def __init__(self, path: Path) -> None:
         self.clock = Clock()
+        self.step_us = LEASE_US * 2 // 3
         self.metadata = SqliteMetadata(path / "metadata.db", clock=self.clock)
         self.maintenance = self.metadata.maintenance
         self.prolonged: list[str] = []
@@ -31,7 +32,7 @@ class Watched:
 
     def _acquire_and_tell(self, name: str, holder: str, seconds: float) -> int | None:
         with self._changed:
-            self.clock.time += LEASE_US * 2 // 3
+            self.clock.time += self.step_us
             token = self._acquire(name, holder, seconds)
             self.prolonged.append(name)
             self._changed.notify_all()
@@ -52,9 +53,10 @@ class Watched:
         return token is not None
 
     def take_late(self, name: str) -> int | None:
-        """Have another holder take a lease for long, after its own holder has missed it."""
+        """Have another holder take a lease after its own has missed it; time stands then."""
         with self._changed:
             self.clock.time += 10 * LEASE_US
+            self.step_us = 0
             return self._acquire(name, "another holder", 3_600)
 
 
@@ -66,8 +68,9 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def keeper(watched: Watched) -> Iterator[LeaseKeeper]:
-    with closing(LeaseKeeper(watched.maintenance, SECONDS)) as keeper:
+def keeper(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> Iterator[LeaseKeeper]:
+    monkeypatch.setattr(workers, "LEASE_SECONDS", SECONDS)
+    with closing(LeaseKeeper(watched.maintenance)) as keeper:
         yield keeper
 
 
@@ -87,7 +90,7 @@ def test_a_lease_lasts_as_long_as_the_work_under_it(watched: Watched, keeper: Le
 def test_a_lease_ends_where_a_step_takes_too_long(
     watched: Watched, keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "STEP_SECONDS_MAX", 3_600)
+    monkeypatch.setattr(workers, "STEP_SECONDS_MAX", 3_600)
     with keeper.hold("stuck") as stuck, keeper.hold("other"):
         assert stuck is not None
         stuck.stepped_at -= 3_600

@@ -17,8 +17,7 @@ from wings_core.model import (
     TopicConfig,
 )
 from wings_core.names import DEFAULT_NAMESPACE
-from wings_core.partitions import Partition
-from wings_core.slots import SLOTS, mask_of, slot_of
+from wings_core.partitions import SLOTS, Partition, mask_of, slot_of
 
 LEASE = "consumer-groups/1"
 EVERY = mask_of(range(SLOTS))

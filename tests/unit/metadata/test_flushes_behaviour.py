@@ -6,7 +6,7 @@ import pytest
 from fix_metadata import DAY, A, B, MetadataUnderTest, batch_of, offsets_of
 
 from wings_core.errors import InvalidArgument, OffsetMismatch
-from wings_core.metadata.results import dump_results, load_results
+from wings_core.metadata.repeats import dump_results, load_results
 from wings_core.model import Accepted, FlushId, Rejected, StageEntry
 from wings_core.partitions import UNPARTITIONED
 

@@ -9,7 +9,7 @@ from fix_metadata import SCHEMA, MetadataUnderTest
 from tables import each
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.remote.paging import key_of, token_of
+from wings_core.metadata.remote.rpc import BY_TEXT, KeyKind
 from wings_core.model import ShareConfig, ShareGroup, Topic
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import Partition, partition_sort_key
@@ -162,14 +162,18 @@ def test_folios_stages_and_groups_come_in_parts(metadata: MetadataUnderTest) -> 
     assert len(groups) == 7
 
 
+TEXTS: KeyKind[tuple[str, ...]] = KeyKind(2, lambda key: key, lambda *texts: texts)
+
+
 @each(
-    "token", ["?", "AAAA", "bnVsbA==", token_of(("a", "b")), "WyJcdWQ4MDAiXQ==", token_of(("a\0",))]
+    "token",
+    ["?", "AAAA", "bnVsbA==", TEXTS.token(("a", "b")), "WyJcdWQ4MDAiXQ==", TEXTS.token(("a\0",))],
 )
 def test_what_is_no_page_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidArgument, match="is not a page token"):
-        key_of(token, 1)
+        BY_TEXT.after(token)
 
 
 def test_a_page_token_stands_for_its_key() -> None:
-    assert key_of(token_of(("a", "\U0001f600")), 2) == ("a", "\U0001f600")
-    assert key_of("", 2) is None
+    assert TEXTS.after(TEXTS.token(("a", "\U0001f600"))) == ("a", "\U0001f600")
+    assert TEXTS.after("") is None

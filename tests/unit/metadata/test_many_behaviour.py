@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from wings_core.errors import TopicNotFound
-from wings_core.metadata.located import integers, locations_of
+from wings_core.metadata.interfaces.offset_registry import integers, locations_of
 from wings_core.metadata.waiting import GatheredChanges
 from wings_core.model import LocatedPartition, Location, PartitionState
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of

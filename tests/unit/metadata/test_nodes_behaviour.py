@@ -103,7 +103,7 @@ def test_the_number_of_nodes_is_bounded(
     metadata: MetadataUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert NODES_MAX == 1_000
-    monkeypatch.setattr("wings_core.metadata.checks.NODES_MAX", 1)
+    monkeypatch.setattr("wings_core.metadata.store.metadata.NODES_MAX", 1)
     metadata.opened.nodes.renew(ONE, 10)
     with pytest.raises(ResourceExhausted, match="1 nodes"):
         metadata.opened.nodes.renew(OTHER, 10)

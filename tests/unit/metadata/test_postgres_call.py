@@ -20,7 +20,7 @@ from wings_core.metadata.interfaces import OFFSET_MAX
 from wings_core.metadata.postgres import PostgresMetadata
 from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.faults import passing
-from wings_core.metadata.store.locks import Lock, bucket
+from wings_core.metadata.store.database import Lock, bucket
 from wings_core.model import (
     Accepted,
     CommitBatch,

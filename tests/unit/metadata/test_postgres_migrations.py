@@ -26,8 +26,7 @@ from wings_core.metadata.postgres.listener import (
 )
 from wings_core.metadata.postgres.schema import SCHEMA as SCHEMA_NOW
 from wings_core.metadata.postgres.schema import VERSIONS
-from wings_core.metadata.store.database import Notification
-from wings_core.metadata.versions import Versions
+from wings_core.metadata.store.database import Notification, Versions
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition
 

@@ -33,6 +33,7 @@ from wings_core.metadata.remote import RemoteMetadata
 from wings_core.metadata.remote.channel import (
     BODY_BYTES_MAX,
     ServiceChannel,
+    Stub,
     error_body,
     error_of,
     status_of,
@@ -42,7 +43,6 @@ from wings_core.model import Accepted, Position, Topic
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.protocol.v1 import admin_pb2, offset_registry_pb2
-from wings_core.protocol.v1.stubs import AdminServiceStub, OffsetRegistryServiceStub
 from wings_core.times import Deadline, now_us
 from wings_server.metadata import locations, service
 from wings_server.metadata.handlers import services
@@ -115,7 +115,7 @@ def test_a_thousand_waits_at_one_place_are_one_call(remote: RemoteOverSqlite, to
 def test_a_thousand_waits_at_places_of_their_own_wait_at_once(
     remote: RemoteOverSqlite, channel: grpc.Channel, topic: Topic
 ) -> None:
-    stub = OffsetRegistryServiceStub(channel)
+    stub = Stub(channel, "OffsetRegistryService")
     futures = [
         stub.OffsetLocation.future(waiting_request(topic, offset), timeout=LONG * 2)
         for offset in range(1_000)
@@ -185,7 +185,7 @@ def test_a_call_without_sent_at_is_bounded_by_its_grpc_deadline(
     monkeypatch.setattr(locations, "ANSWER_MARGIN_SECONDS", LONG)
     request = waiting_request(topic, 0)
     request.ClearField("sent_at")
-    answer = OffsetRegistryServiceStub(channel).OffsetLocation(request, timeout=LONG + 0.3)
+    answer = Stub(channel, "OffsetRegistryService").OffsetLocation(request, timeout=LONG + 0.3)
     assert not answer.locations
 
 
@@ -245,7 +245,7 @@ def test_lists_come_in_pages(channel: grpc.Channel, remote: RemoteOverSqlite) ->
     for name in names:
         remote.served.admin.create_topic(name, SCHEMA)
     assert [topic.name for topic in remote.admin.list_topics(DEFAULT_NAMESPACE)] == names
-    stub = AdminServiceStub(channel)
+    stub = Stub(channel, "AdminService")
     first = stub.ListTopics(admin_pb2.ListTopicsRequest(parent=str(DEFAULT_NAMESPACE), page_size=2))
     assert len(first.topics) == 2
     remote.admin.delete_topic(names[1])  # The page goes on after it all the same.
@@ -269,10 +269,10 @@ def test_a_list_of_topics_with_long_schemas_comes_in_answers_that_fit(
     for name in names:
         remote.served.admin.create_topic(name, SCHEMA)
     request = admin_pb2.ListTopicsRequest(parent=str(DEFAULT_NAMESPACE))
-    one = AdminServiceStub(channel).ListTopics(request).topics[0].ByteSize()
+    one = Stub(channel, "AdminService").ListTopics(request).topics[0].ByteSize()
     for room, first in ((1, 1), (3 * one, 3)):
         monkeypatch.setattr("wings_server.metadata.handlers.TOPICS_BYTES_MAX", room)
-        assert len(AdminServiceStub(channel).ListTopics(request).topics) == first
+        assert len(Stub(channel, "AdminService").ListTopics(request).topics) == first
         assert [topic.name for topic in remote.admin.list_topics(DEFAULT_NAMESPACE)] == names
 
 
@@ -335,10 +335,13 @@ def test_a_node_at_a_wrong_address_says_so() -> None:
         something.stop(None)
 
 
-def test_a_tenant_is_there_while_it_has_a_namespace(remote: RemoteOverSqlite) -> None:
-    assert remote.admin.get_tenant("default") == "tenants/default"
-    with pytest.raises(NamespaceNotFound):
-        remote.admin.get_tenant("nobody")
+def test_a_tenant_is_there_while_it_has_a_namespace(channel: grpc.Channel) -> None:
+    stub = Stub(channel, "AdminService")
+    found = stub.GetTenant(admin_pb2.GetTenantRequest(name="tenants/default"))
+    assert found.name == "tenants/default"
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.GetTenant(admin_pb2.GetTenantRequest(name="tenants/nobody"))
+    assert isinstance(error_of(caught.value, "here"), NamespaceNotFound)
 
 
 def test_a_commit_whose_answer_was_lost_is_found_out_and_not_made_twice(

@@ -22,10 +22,10 @@ from wings_core.errors import (
     Unavailable,
 )
 from wings_core.metadata.remote import RemoteMetadata, channel
+from wings_core.metadata.remote.channel import Stub
 from wings_core.model import NamespaceState, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.protocol.v1 import admin_pb2
-from wings_core.protocol.v1.stubs import AdminServiceStub
 
 LONG = 60.0
 TOPIC = DEFAULT_NAMESPACE.topic("topic")
@@ -301,7 +301,7 @@ def test_a_repetition_that_the_disk_fails_says_nothing_of_the_call_whose_answer_
 
 def test_an_old_client_that_names_no_uuids_is_served_as_before(losing: Losing) -> None:
     with grpc.insecure_channel(losing.target) as connected:
-        stub = AdminServiceStub(connected)
+        stub = Stub(connected, "AdminService")
         schema = SCHEMA.serialize().to_pybytes()
         create = admin_pb2.CreateTopicRequest(name=str(TOPIC), schema=schema)
         created = stub.CreateTopic(create, timeout=LONG)

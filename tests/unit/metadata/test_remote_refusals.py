@@ -11,17 +11,15 @@ from fix_metadata import Clock, RemoteOverSqlite
 from tables import each
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.remote.channel import error_of
-from wings_core.metadata.remote.paging import token_of
+from wings_core.metadata.remote.channel import (
+    Stub,
+    error_of,
+)
+from wings_core.metadata.remote.rpc import KeyKind
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import VALUE_BYTES_MAX
 from wings_core.protocol.v1 import admin_pb2, maintenance_pb2
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
-from wings_core.protocol.v1.stubs import (
-    AdminServiceStub,
-    MaintenanceServiceStub,
-    OffsetRegistryServiceStub,
-)
 from wings_core.times import now_us
 
 ADDRESS = pb.PageAddress(folio="folio", position=0, length=1)
@@ -33,9 +31,9 @@ class Service:
     def __init__(self, channel: grpc.Channel, remote: RemoteOverSqlite) -> None:
         schema = pa.schema([("n", pa.int64())])
         self.topic = remote.admin.create_topic(DEFAULT_NAMESPACE.topic("topic"), schema)
-        self.admin = AdminServiceStub(channel)
-        self.registry = OffsetRegistryServiceStub(channel)
-        self.maintenance = MaintenanceServiceStub(channel)
+        self.admin = Stub(channel, "AdminService")
+        self.registry = Stub(channel, "OffsetRegistryService")
+        self.maintenance = Stub(channel, "MaintenanceService")
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +56,9 @@ def refusal(call: Callable[[], object]) -> str:
 def lists(service: Service, tenant: str, partition: str) -> list[Callable[[], object]]:
     """Return a call of each list whose token holds a namespace or a partition."""
     uuid, registry = service.topic.uuid, service.registry
-    namespaces, partitions = token_of((tenant, "n")), token_of((partition,))
-    offsets = token_of((tenant, "n", "t", partition))
+    texts: KeyKind[tuple[str, ...]] = KeyKind(0, lambda key: key, tuple)
+    namespaces, partitions = texts.token((tenant, "n")), texts.token((partition,))
+    offsets = texts.token((tenant, "n", "t", partition))
     return [
         lambda: service.admin.ListNamespaces(
             admin_pb2.ListNamespacesRequest(page_token=namespaces)

@@ -10,7 +10,7 @@ from tables import each
 
 from wings_core.errors import InvalidArgument, PublishFenced
 from wings_core.metadata.interfaces import OFFSET_MAX
-from wings_core.metadata.shards import SHARD_BYTES_MAX
+from wings_core.metadata.stages import SHARD_BYTES_MAX
 from wings_core.model import (
     PublishResult,
     Shard,

@@ -13,7 +13,7 @@ from fix_metadata import SCHEMA, A, B, C, Clock, MetadataUnderTest, batch_of, of
 
 from wings_core.errors import Internal, ResourceExhausted, TopicNotFound, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.commit_cache import CommitCache
+from wings_core.metadata.sqlite.connections import CommitCache
 from wings_core.metadata.sqlite.writer import FENCE, FENCE_TRIES
 from wings_core.model import Position, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE

@@ -17,7 +17,7 @@ from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.errors import WingsError
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.integrity import CHECKSUMS, metadata_problems, open_to_check
+from wings_core.metadata.sqlite.files import CHECKSUMS, metadata_problems, open_to_check
 from wings_core.model import CommitBatch, StoredPage
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition

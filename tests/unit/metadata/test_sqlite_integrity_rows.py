@@ -12,8 +12,9 @@ import pytest
 from property_examples import examples
 
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.database_file import PAGE_BYTES, DatabaseFile
-from wings_core.metadata.sqlite.integrity import (
+from wings_core.metadata.sqlite.files import (
+    PAGE_BYTES,
+    DatabaseFile,
     checksum_of,
     metadata_problems,
     open_to_check,

@@ -12,7 +12,7 @@ from fix_metadata import NOON, SCHEMA, A, B, batch_of
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.commit_cache import CommitCache
+from wings_core.metadata.sqlite.connections import CommitCache
 from wings_core.metadata.sqlite.database import SqliteConnection
 from wings_core.metadata.sqlite.locate import locate, offsets_for_timestamps
 from wings_core.model import INLINE_SUFFIX, Accepted, InlineFolio, Topic

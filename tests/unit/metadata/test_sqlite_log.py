@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wings_core.metadata.sqlite.database_file import DatabaseFile
+from wings_core.metadata.sqlite.files import DatabaseFile
 from wings_core.metadata.sqlite.writer import LENGTHENED_AFTER, WAL_BYTES_AHEAD, SqliteWriter
 
 

@@ -13,9 +13,9 @@ from fix_new_metadata import NewMetadata
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite import SqliteMetadata, schema
-from wings_core.metadata.sqlite.integrity import metadata_problems
+from wings_core.metadata.sqlite.files import metadata_problems
 from wings_core.metadata.sqlite.schema import VERSIONS
-from wings_core.metadata.versions import Versions
+from wings_core.metadata.store.database import Versions
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
 pytestmark = pytest.mark.usefixtures("migrated_anew")

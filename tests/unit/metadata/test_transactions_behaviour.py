@@ -20,7 +20,7 @@ from wings_core.errors import (
     TopicNotFound,
     WingsError,
 )
-from wings_core.metadata import transactions as rules
+from wings_core.metadata import stages as rules
 from wings_core.metadata.maintenance import MaintenanceLease
 from wings_core.metadata.waiting import Wake
 from wings_core.model import (
@@ -39,8 +39,7 @@ from wings_core.model import (
     Topic,
     TransactionState,
 )
-from wings_core.partitions import Partition
-from wings_core.slots import SLOTS, mask_of
+from wings_core.partitions import SLOTS, Partition, mask_of
 from wings_core.times import Deadline
 
 MINUTE_MS = 60_000

@@ -18,7 +18,7 @@ from wings_core.ingest.prepare import Preparer, PushOptions
 from wings_core.limits import Limits
 from wings_core.log import Log
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.integrity import metadata_problems
+from wings_core.metadata.sqlite.files import metadata_problems
 from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.repair.pages import PageSource

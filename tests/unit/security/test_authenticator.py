@@ -14,9 +14,8 @@ from fix_metadata import DAY, NOON, Clock
 
 from wings_core.errors import InvalidArgument, ResourceExhausted, Unauthenticated, Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.security import authenticator as module
-from wings_core.security.authenticator import Authenticator
-from wings_core.security.principal import ANYONE
+from wings_core.security import principal as module
+from wings_core.security.principal import ANYONE, Authenticator
 from wings_core.security.quotas import Quotas
 from wings_core.security.rights import Grant, Right
 from wings_core.security.tokens import Token, digest_of, new_secret, parse_expiry

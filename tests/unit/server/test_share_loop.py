@@ -10,8 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from wings_core.contracts.share import AcknowledgementEntry
-from wings_core.contracts.share_stream import AcknowledgeMessage
+from wings_core.contracts.share import AcknowledgementEntry, AcknowledgeMessage
 from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.model import LeasedRange, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE

@@ -21,8 +21,8 @@ from typing import Any
 import pyarrow as pa
 from share_invariants import Observer
 
-from wings_core.contracts.share import AcknowledgementEntry
-from wings_core.contracts.share_stream import (
+from wings_core.contracts.share import (
+    AcknowledgementEntry,
     AcknowledgeMessage,
     AliveMessage,
     ClientMessage,

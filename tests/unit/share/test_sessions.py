@@ -17,7 +17,7 @@ from fix_calls import Calls
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
-from wings_core.security.peers import PeerAccess
+from wings_core.security.tokens import PeerAccess
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.remote import shared
 from wings_core.share.remote.link import Asked, HoldSession, RemoteLink

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from share_simulation import MemoryStore, Parts, World
 
-from wings_core.contracts.share_stream import AliveMessage, ClientMessage, CreditMessage
+from wings_core.contracts.share import AliveMessage, ClientMessage, CreditMessage
 from wings_core.errors import WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition

@@ -1,7 +1,11 @@
 """What a share stream holds, and how much more its client may be given."""
 
-from wings_core.contracts.share import AcknowledgementEntry
-from wings_core.contracts.share_stream import AcknowledgeMessage, AliveMessage, CreditMessage
+from wings_core.contracts.share import (
+    AcknowledgementEntry,
+    AcknowledgeMessage,
+    AliveMessage,
+    CreditMessage,
+)
 from wings_core.model import LeasedRange
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.delivery import stream_holds

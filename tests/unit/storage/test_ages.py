@@ -2,8 +2,8 @@
 
 import pytest
 
+from wings_core.storage.folio_stores import Ages
 from wings_core.storage.objects.interfaces import StoredObject
-from wings_core.storage.segment_objects import Ages
 
 GRACE = 300.0
 

@@ -17,11 +17,10 @@ from wings_core.storage.codecs import (
     Wanted,
     read_pages,
 )
-from wings_core.storage.folio_stores import FolioStores
+from wings_core.storage.folio_stores import SEGMENT_SUFFIX, FolioStores, SegmentObjects
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.page_cache import PageCache
 from wings_core.storage.segment_file import TIMESTAMP_FIELD
-from wings_core.storage.segment_objects import SEGMENT_SUFFIX, SegmentObjects
 from wings_core.storage.segments import SegmentStore
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])

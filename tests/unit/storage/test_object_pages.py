@@ -13,14 +13,13 @@ from fix_calls import Calls
 
 from wings_core.errors import StorageCorrupt, Unavailable
 from wings_core.model import PageAddress
-from wings_core.storage import held_page
-from wings_core.storage.object_pages import ObjectPages
+from wings_core.storage import page_cache
+from wings_core.storage.object_pages import GROUP_BYTES, WHOLE_PAGE_BYTES, ObjectPages
 from wings_core.storage.objects import RetryBounds
 from wings_core.storage.objects.directory import DirectoryObjects
-from wings_core.storage.objects.retries import retry
+from wings_core.storage.objects.interfaces import retry
 from wings_core.storage.page import encode_page, read_head
 from wings_core.storage.page_cache import PageCache
-from wings_core.storage.page_groups import GROUP_BYTES, WHOLE_PAGE_BYTES
 
 TOPIC = "0123456789abcdef0123456789abcdef"
 COLUMNS = 20
@@ -295,7 +294,7 @@ def test_many_small_reads_of_a_compressed_page_do_not_decode_it_each_time(
     def note(rows: pa.RecordBatch, *_: object) -> None:
         decoded.append(rows.num_columns)
 
-    calls.after(held_page, "read_page", note)
+    calls.after(page_cache, "read_page", note)
     for _ in range(5):
         assert pages.read(addresses[0], TOPIC, SCHEMA).equals(batches[0])
         assert pages.read(addresses[0], TOPIC, SCHEMA, [0]).equals(batches[0].select([0]))

@@ -10,8 +10,7 @@ from hypothesis import given
 from wings_core.errors import InvalidSchema
 from wings_core.model import Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE
-from wings_core.storage.parquet_file import ParquetWriter, file_fields, read_footer
-from wings_core.storage.parquet_page import ParquetPage
+from wings_core.storage.parquet_file import ParquetPage, ParquetWriter, file_fields, read_footer
 from wings_core.storage.segment_file import TIMESTAMP_FIELD
 
 UUID = "00000000-0000-0000-0000-000000000007"

@@ -20,9 +20,8 @@ from wings_core.model import PageAddress
 from wings_core.storage import segments
 from wings_core.storage.files import BUFFERS_MAX
 from wings_core.storage.interfaces import EncodedPage
-from wings_core.storage.mapping import SEGMENT_NAME
 from wings_core.storage.page import PAGE_ALIGNMENT, encode_page
-from wings_core.storage.segments import SegmentStore
+from wings_core.storage.segments import SEGMENT_NAME, SegmentStore
 
 if TYPE_CHECKING:
     from fix_storage import FaultyFiles, MakeStore

@@ -13,12 +13,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from wings_core import tracing
+from wings_core import tracing, tracing_setup
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.model import AssignedRange
 from wings_core.partitions import UNPARTITIONED
-from wings_core.tracing import setup, spans
-from wings_core.tracing.recent import FOUND_MAX, PUSHES_MAX
+from wings_core.tracing import FOUND_MAX, PUSHES_MAX
 from wings_server import logs
 
 
@@ -28,9 +27,9 @@ def exporter() -> Generator[InMemorySpanExporter]:
     found = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(found))
-    spans.use(provider.get_tracer("test"))
+    tracing.use(provider.get_tracer("test"))
     yield found
-    spans.use(None)
+    tracing.use(None)
 
 
 def by_name(exporter: InMemorySpanExporter) -> dict[str, Any]:
@@ -94,12 +93,12 @@ def test_what_is_done_for_several_is_below_the_first_and_linked_with_the_others(
 
 def test_a_stream_has_one_span_however_many_items_it_has(exporter: InMemorySpanExporter) -> None:
     def items() -> Iterator[bool]:
-        for _ in range(spans.STEPS_MAX + 5):
+        for _ in range(tracing.STEPS_MAX + 5):
             yield tracing.present() is not None
 
     with tracing.client_span("call"):
         stream = tracing.spread("stream", items())
-    assert sum(stream) == spans.STEPS_MAX, "the others are taken in no span"
+    assert sum(stream) == tracing.STEPS_MAX, "the others are taken in no span"
     found = by_name(exporter)
     assert found["stream"].parent.span_id == found["call"].context.span_id
     assert len(found) == 2
@@ -151,7 +150,7 @@ def test_the_environment_says_what_is_on() -> None:
         ({"OTEL_TRACES_EXPORTER": "otlp"}, True, False),
         ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://localhost:4318"}, False, True),
     ):
-        assert setup.is_wanted("traces", environment) == traces, environment
-        assert setup.is_wanted("metrics", environment) == metrics, environment
+        assert tracing_setup.is_wanted("traces", environment) == traces, environment
+        assert tracing_setup.is_wanted("metrics", environment) == metrics, environment
     with pytest.raises(InvalidArgument, match="zipkin"):
-        setup.is_wanted("traces", {"OTEL_TRACES_EXPORTER": "zipkin"})
+        tracing_setup.is_wanted("traces", {"OTEL_TRACES_EXPORTER": "zipkin"})

@@ -9,11 +9,11 @@ One behaviour suite runs over every implementation (`tests/unit/metadata`). All 
 from any thread. They block for the store's own time only, except `OffsetRegistry.wait`.
 """
 
-from wings_core.metadata.interfaces.consumer_groups import ConsumerGroups
 from wings_core.metadata.interfaces.metadata import (
     NODE_LEASE_SECONDS_MAX,
     NODES_MAX,
     SILENT_SECONDS,
+    ConsumerGroups,
     Metadata,
     Nodes,
     Tokens,
@@ -26,9 +26,8 @@ from wings_core.metadata.interfaces.offset_registry import (
     RETIRE_MAX,
     OffsetRegistry,
 )
-from wings_core.metadata.interfaces.stages import Shards, Stages
+from wings_core.metadata.interfaces.stages import Shards, Stages, Transactions
 from wings_core.metadata.interfaces.topics import Admin, Groups, all_topics
-from wings_core.metadata.interfaces.transactions import Transactions
 
 __all__ = [
     "LOCATIONS_MAX",

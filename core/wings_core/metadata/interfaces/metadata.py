@@ -1,19 +1,51 @@
-"""Interfaces of nodes and tokens, and of metadata as a whole."""
+"""Interfaces of consumer groups, nodes and tokens, and of metadata as a whole."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from wings_core.metadata.interfaces.consumer_groups import ConsumerGroups
 from wings_core.metadata.interfaces.offset_registry import OffsetRegistry
-from wings_core.metadata.interfaces.stages import Shards, Stages
+from wings_core.metadata.interfaces.stages import Shards, Stages, Transactions
 from wings_core.metadata.interfaces.topics import Admin, Groups
-from wings_core.metadata.interfaces.transactions import Transactions
-from wings_core.metadata.maintenance import Maintenance, TableStates
-from wings_core.model import Node
+from wings_core.metadata.maintenance import Maintenance, MaintenanceLease, TableStates
+from wings_core.model import GroupChange, Node, StoredGroup
 from wings_core.security.quotas import Quotas
 from wings_core.security.tokens import Token
+
+
+class ConsumerGroups(Protocol):
+    """The members of consumer groups, and the epochs that were given out.
+
+    A group is known by the name of its consumer, from the first change that was saved on.
+    """
+
+    def load(self, consumer: str) -> StoredGroup:
+        """Return a group as it was last saved; one that never was has epoch 0 and no members."""
+        ...
+
+    def save(self, lease: MaintenanceLease, consumer: str, change: GroupChange) -> bool:
+        """Store a change of a group, durably and as a whole.
+
+        Args:
+            lease: The lease under which the change was decided, which must not have ended since.
+            consumer: The group's.
+            change: Changes since the group was loaded, or last saved.
+
+        Returns:
+            False: the lease was lost, and nothing is stored.
+        """
+        ...
+
+    def names(self, names_max: int, *, after: str | None = None) -> list[str]:
+        """Return the consumers that have a group, by name.
+
+        Args:
+            names_max: The first so many.
+            after: Only those whose name is greater; None: all.
+        """
+        ...
+
 
 NODES_MAX = 1_000
 """The most Flight nodes at once."""

@@ -17,17 +17,16 @@ from wings_core.metadata.checks import ID_BYTES_MAX, check_text
 from wings_core.metadata.judge import Judge, PartitionDraft
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PARTITION_BYTES_MAX, PostgresDatabase
-from wings_core.metadata.results import (
+from wings_core.metadata.repeats import (
     RESULTS_KEPT_MAX,
+    SequenceDraft,
     Series,
     dump_results,
     is_repeat,
     load_results,
 )
-from wings_core.metadata.sequences import SequenceDraft
 from wings_core.metadata.stages import StageDraft
-from wings_core.metadata.store.database import of_ends
-from wings_core.metadata.store.locks import bucket, buckets
+from wings_core.metadata.store.database import bucket, buckets, of_ends
 from wings_core.model import AssignedRange, CommitBatch, CommitResult, FlushId, InlineFolio
 from wings_core.partitions import Partition, is_longer
 

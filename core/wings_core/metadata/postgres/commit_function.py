@@ -2,7 +2,7 @@
 
 The judge decides in the process that commits, on what that process knows to be stored. For each
 row that the flush touches the function gets what the judge saw there and what is to be there. It
-locks those rows in the order of `store.locks` and compares. Where all is as the judge saw it, it
+locks those rows in the order of `Lock` and compares. Where all is as the judge saw it, it
 writes and returns NULL. Else it writes nothing and returns what is stored, as JSON, for the judge
 to decide on again. No rule of a commit stands here.
 
@@ -14,8 +14,8 @@ A change of what the function takes is another function, made by a later migrati
 version before go on to call theirs.
 """
 
-from wings_core.metadata.results import RESULTS_KEPT_MAX
-from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.repeats import RESULTS_KEPT_MAX
+from wings_core.metadata.store.database import Lock
 
 TYPES = (
     # `id`: NULL where the topic is not there.

@@ -41,7 +41,7 @@ from psycopg.rows import TupleRow
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.pool import FairPool
 from wings_core.metadata.postgres.faults import discard
-from wings_core.metadata.store.locks import Lock, buckets
+from wings_core.metadata.store.database import Lock, buckets
 
 ROWS_MANY = 200
 """From so many rows on a plan of its own costs little beside what it is for."""
@@ -53,7 +53,7 @@ _NOT_PREPARED = b"26000"
 
 
 class ExchangeConnection(psycopg.Connection[TupleRow]):
-    """A connection that knows whether it is in pipeline mode, and takes the locks of `locks`."""
+    """A connection that knows whether it is in pipeline mode, and takes advisory locks."""
 
     running: psycopg.Pipeline | None = None
     """Set in pipeline mode."""

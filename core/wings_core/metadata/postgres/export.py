@@ -17,8 +17,7 @@ from psycopg import sql
 from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.faults import discard, translated
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.copies import new_copy, told_of
-from wings_core.metadata.sqlite.integrity import CHECKSUMS, add_row_checksum
+from wings_core.metadata.sqlite.files import CHECKSUMS, add_row_checksum, new_copy, told_of
 
 EXPORT_SECONDS_MAX = 3_600
 """How long an export may take: each of its statements at the server, and all of it here."""

@@ -8,14 +8,10 @@ from itertools import groupby
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
-from wings_core.metadata.located import ManyLocated, many_located
+from wings_core.metadata.interfaces.offset_registry import ManyLocated, many_located
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.store.pages import location_of
-from wings_core.model import (
-    Located,
-    LocatedPartition,
-    PartitionState,
-)
+from wings_core.model import Located, LocatedPartition, PartitionState
 from wings_core.partitions import Partition
 
 LOCATE = """

@@ -13,8 +13,7 @@ from wings_core.errors import Internal
 from wings_core.metadata.postgres.commit_function import COMMIT_FLUSH, SEQUENCE_TYPE, TYPES
 from wings_core.metadata.postgres.connections import Connection
 from wings_core.metadata.postgres.database import PostgresDatabase
-from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.versions import Versions
+from wings_core.metadata.store.database import Lock, Versions
 
 MIGRATION_SECONDS_MAX = 3_600
 """How long a migration may take, which may look at every page: each of its statements at the
@@ -308,7 +307,7 @@ SCHEMA: Sequence[str] = (
     *_WRITERS,
     *_TRANSACTIONS,
     f"""
-    -- The last flush of each writer; see metadata/results.py.
+    -- The last flush of each writer; see metadata/repeats.py.
     CREATE TABLE flushes (
         writer TEXT COLLATE "C" PRIMARY KEY,
         number BIGINT NOT NULL,
@@ -351,7 +350,7 @@ SCHEMA: Sequence[str] = (
     )
     """,
     """
-    -- How far files and their like were read into the log, and by whom; see metadata/shards.py.
+    -- How far files and their like were read into the log, and by whom; see metadata/stages.py.
     CREATE TABLE shards (
         source TEXT COLLATE "C" NOT NULL,
         shard TEXT COLLATE "C" NOT NULL,

@@ -3,7 +3,7 @@
 Locks of one process, none of which is held while another is taken: the pool's and the watchdog's
 (see `connections`), the waiters'. Callbacks of waiters run with none of them held. What the
 transactions of all nodes lock in the database, and in which order, is written down in
-`metadata.store.locks`.
+`metadata.store.database.Lock`.
 """
 
 import secrets

@@ -1,8 +1,9 @@
 """Metadata kept by a metadata service, over gRPC.
 
 Read `channel` first (the connection, and what a call can end with), then `deduplicate` (concurrent
-requests share calls), `watches` (long polls) and `registry`. The service itself uses `errors` and
-`paging` too; dataclasses and messages are converted by `wings_core.protocol.messages`.
+requests share calls), `rpc` (calls that are declared), `watches` (long polls) and `registry`. The
+service itself uses `rpc` too; dataclasses and messages are converted by
+`wings_core.protocol.messages`.
 
 Locks: that of `Deduplicate`, of the caches and of a watch are leaves. A commit holds its own during
 its call, so that a node has one flush under way.

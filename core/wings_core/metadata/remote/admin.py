@@ -9,17 +9,25 @@ import pyarrow as pa
 from wings_core.errors import Internal, NamespaceNotFound, NotFound, TopicNotFound, Unavailable
 from wings_core.metadata.checks import chosen_uuid, no_group
 from wings_core.metadata.interfaces import Admin, Groups
-from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
+from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, Stub, seconds_left
 from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate
-from wings_core.metadata.remote.paging import BY_NAMESPACE, BY_TEXT
-from wings_core.metadata.remote.rpc import Calls, Field, Fields, Paged, RemotePart, Rpc, rpc
+from wings_core.metadata.remote.rpc import (
+    BY_NAMESPACE,
+    BY_TEXT,
+    Calls,
+    Field,
+    Fields,
+    Paged,
+    RemotePart,
+    Rpc,
+    rpc,
+)
 from wings_core.model import NamespaceState, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.protocol import messages
 from wings_core.protocol.codec import Convert
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
 from wings_core.protocol.v1 import groups_pb2 as groups_pb
-from wings_core.protocol.v1.stubs import AdminServiceStub
 from wings_core.schema_changes import SchemaChange
 from wings_core.times import Deadline
 
@@ -103,14 +111,6 @@ _UUID = Fields(
 """The UUID of something new; the client chooses one, so that a repeated call creates one thing."""
 
 
-def _namespace_name(namespace: NamespaceState) -> NamespaceName:
-    return namespace.name
-
-
-def _topic_name(topic: Topic) -> str:
-    return topic.name.topic
-
-
 TOPICS_PAGE_SIZE_MAX = 100
 """Topics in one response: each comes with its schema."""
 
@@ -129,7 +129,7 @@ class RemoteAdmin(RemotePart, Admin):
 
     def __init__(self, channel: ServiceChannel, topics: RemoteTopicCache) -> None:
         super().__init__(channel)
-        self._stub = AdminServiceStub(channel.channel)
+        self._stub = Stub(channel.channel, "AdminService")
         self._cache = topics
         self._topics: Deduplicate[tuple[TopicName, int, bool], Topic] = Deduplicate(
             self._begin_topic
@@ -144,13 +144,13 @@ class RemoteAdmin(RemotePart, Admin):
         "AdminService.ListNamespaces",
         Admin.list_namespaces,
         Calls.LOOK,
-        paged=Paged(BY_NAMESPACE, _namespace_name),
+        paged=Paged(BY_NAMESPACE, lambda namespace: namespace.name),
     )
     list_topics = rpc(
         "AdminService.ListTopics",
         Admin.list_topics,
         Calls.LOOK,
-        paged=Paged(BY_TEXT, _topic_name, TOPICS_PAGE_SIZE_MAX),
+        paged=Paged(BY_TEXT, lambda topic: topic.name.topic, TOPICS_PAGE_SIZE_MAX),
         namespace=Field("parent"),
     )
     _delete_namespace = Rpc("AdminService.DeleteNamespace", Admin.delete_namespace, Calls.REPEAT)
@@ -184,15 +184,6 @@ class RemoteAdmin(RemotePart, Admin):
                 "Wings: bring it up to date before its nodes"
             )
         return store.id
-
-    def get_tenant(self, tenant: str) -> str:
-        """Return the full name of a tenant, which is there while one of its namespaces is.
-
-        Raises:
-            NamespaceNotFound: It has none.
-        """
-        request = admin_pb.GetTenantRequest(name=f"tenants/{tenant}")
-        return self._channel.look(self._stub.GetTenant, request).name
 
     def delete_namespace(self, name: NamespaceName, uuid: str | None = None) -> NamespaceState:
         """Delete an empty namespace; see `Admin.delete_namespace`."""
@@ -323,10 +314,6 @@ _GROUP: Convert = Convert(messages.group_message, lambda message: message)
 """A group in a response, which does not name its topic; the client adds that."""
 
 
-def _group_name(group: groups_pb.Group) -> str:
-    return group.name
-
-
 class RemoteGroups(RemotePart, Groups):
     """See `Groups`. Changes are repeated where their response is lost, configurations apart.
 
@@ -352,7 +339,7 @@ class RemoteGroups(RemotePart, Groups):
         "GroupService.ListGroups",
         Groups.of_topic,
         Calls.LOOK,
-        paged=Paged(BY_TEXT, _group_name),
+        paged=Paged(BY_TEXT, lambda group: group.name),
         answer=Convert(
             lambda found: groups_pb.ListGroupsResponse(groups=map(messages.group_message, found)),
             lambda page: page.groups,

@@ -1,17 +1,21 @@
 """The connection to the metadata service, calls on it, and their errors.
 
-An error is a gRPC status code for the class, and the error's JSON in the trailing metadata.
+An error is a gRPC status code for the class, and the error's JSON in the trailing metadata. Peers
+authenticate each other by TLS and a token; calls within a trace are spans of it.
 """
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
+from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from wings_core import tracing
 from wings_core.errors import (
     AlreadyExists,
     BatchTooLarge,
@@ -29,8 +33,7 @@ from wings_core.errors import (
     error_from_json,
 )
 from wings_core.metadata.remote.deduplicate import CallOutcome
-from wings_core.security.channels import open_channel
-from wings_core.security.peers import PeerAccess
+from wings_core.security.tokens import PeerAccess
 from wings_core.times import Deadline
 
 ERROR_KEY = "wings-error-bin"
@@ -178,11 +181,8 @@ class ServiceChannel:
         """Return the callable of an RPC."""
         found = self._unary.get(method.full_name)
         if found is None:
-            found = self._unary[method.full_name] = self.channel.unary_unary(
-                f"/{method.containing_service.full_name}/{method.name}",
-                GetMessageClass(method.input_type).SerializeToString,
-                GetMessageClass(method.output_type).FromString,
-            )
+            found = self.channel.unary_unary(*_arguments_of(method))
+            self._unary[method.full_name] = found
         return found
 
     def call(
@@ -305,6 +305,27 @@ class ServiceChannel:
         self.channel.close()
 
 
+class Stub:
+    """Callables of a channel, named as the methods of a service that do not take a stream.
+
+    Args:
+        channel: Channel to the service.
+        service: Its name in `wings.v1`.
+    """
+
+    def __init__(self, channel: grpc.Channel, service: str) -> None:
+        found = descriptor_pool.Default().FindServiceByName(f"wings.v1.{service}")
+        for method in found.methods:
+            if not method.client_streaming:
+                kind = channel.unary_stream if method.server_streaming else channel.unary_unary
+                setattr(self, method.name, kind(*_arguments_of(method)))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the callable of a method."""
+
+
 def seconds_left(deadline: Deadline, seconds_max: float) -> float:
     """Return the seconds until a deadline, at most so many."""
     remaining = deadline.remaining()
@@ -313,3 +334,100 @@ def seconds_left(deadline: Deadline, seconds_max: float) -> float:
 
 def _closed() -> Unavailable:
     return Unavailable("metadata is closed")
+
+
+def _arguments_of(method: MethodDescriptor) -> tuple[str, Callable[..., bytes], Callable[..., Any]]:
+    """Return the name of a method, and the functions that encode requests and decode responses."""
+    return (
+        f"/{method.containing_service.full_name}/{method.name}",
+        GetMessageClass(method.input_type).SerializeToString,
+        GetMessageClass(method.output_type).FromString,
+    )
+
+
+def open_channel(
+    access: PeerAccess, target: str, options: Sequence[tuple[str, Any]]
+) -> grpc.Channel:
+    """Return a channel to a service, which connects on first use."""
+    if access.tls_ca is None:
+        channel = grpc.insecure_channel(target, options)
+    else:
+        credentials = grpc.ssl_channel_credentials(access.tls_ca, access.tls_key, access.tls_cert)
+        channel = grpc.secure_channel(target, credentials, options)
+    if tracing.is_on():
+        channel = grpc.intercept_channel(channel, _Tracing())
+    if access.token is None:
+        return channel
+    return grpc.intercept_channel(channel, _Presenting(access.token))
+
+
+@dataclass(frozen=True)
+class _CallDetails(grpc.ClientCallDetails):
+    """Details of a call with additional metadata."""
+
+    method: Any
+    timeout: Any
+    metadata: Any
+    credentials: Any
+    wait_for_ready: Any
+    compression: Any
+
+    @classmethod
+    def adding(cls, details: Any, metadata: Iterable[tuple[str, str]]) -> "_CallDetails":
+        """Return the details of a call with metadata added."""
+        return cls(
+            details.method,
+            details.timeout,
+            (*(details.metadata or ()), *metadata),
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
+
+
+class _Presenting(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Interceptor that sends the token with every call."""
+
+    def __init__(self, token: str) -> None:
+        self._metadata = (("authorization", f"Bearer {token}"),)
+
+    def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
+    ) -> Any:
+        return continuation(self._with_token(client_call_details), request)
+
+    def intercept_unary_stream(
+        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
+    ) -> Any:
+        return continuation(self._with_token(client_call_details), request)
+
+    def intercept_stream_stream(
+        self, continuation: Callable[..., Any], client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        return continuation(self._with_token(client_call_details), request_iterator)
+
+    def _with_token(self, details: Any) -> _CallDetails:
+        return _CallDetails.adding(details, self._metadata)
+
+
+class _Tracing(grpc.UnaryUnaryClientInterceptor):
+    """Interceptor that makes a call within a trace a span, and propagates the trace."""
+
+    def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
+    ) -> Any:
+        if tracing.present() is None:
+            return continuation(client_call_details, request)
+        span = tracing.begin(client_call_details.method.removeprefix("/"))
+        details = _CallDetails.adding(client_call_details, tracing.headers(span).items())
+        call = continuation(details, request)
+
+        def end(_: object) -> None:
+            span.end()
+
+        call.add_done_callback(end)
+        return call

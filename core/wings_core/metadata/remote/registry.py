@@ -18,12 +18,14 @@ from itertools import islice
 
 from wings_core.errors import Unavailable
 from wings_core.metadata.interfaces import LOCATIONS_MAX, MANY_LOCATIONS_MAX, OffsetRegistry
-from wings_core.metadata.located import ManyLocated, many_located
+from wings_core.metadata.interfaces.offset_registry import ManyLocated, many_located
 from wings_core.metadata.remote.admin import RemoteTopicCache
-from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, seconds_left
+from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel, Stub, seconds_left
 from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate
-from wings_core.metadata.remote.paging import BY_OFFSET, BY_PARTITION, BY_TEXT
 from wings_core.metadata.remote.rpc import (
+    BY_OFFSET,
+    BY_PARTITION,
+    BY_TEXT,
     Calls,
     Field,
     Fields,
@@ -49,11 +51,9 @@ from wings_core.model import (
     Rejected,
     SeriesResults,
 )
-from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_sort_key, sorted_by_partition
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
-from wings_core.protocol.v1.stubs import OffsetRegistryServiceStub
 from wings_core.storage.lru import Lru
 from wings_core.times import Deadline, now_us
 
@@ -193,10 +193,6 @@ def _by_partition(states: list[PartitionState]) -> list[PartitionState]:
     return sorted_by_partition(states, map(_partition, states))
 
 
-def _offset_key(entry: CommittedOffset) -> tuple[TopicName, Partition]:
-    return entry.topic, entry.partition
-
-
 def _in_order(entries: list[CommittedOffset]) -> list[CommittedOffset]:
     return sorted(entries, key=lambda entry: (entry.topic, partition_sort_key(entry.partition)))
 
@@ -222,7 +218,7 @@ class RemoteRegistry(RemotePart, OffsetRegistry):
         clock: Callable[[], int] = now_us,
     ) -> None:
         super().__init__(channel)
-        self._stub = OffsetRegistryServiceStub(channel.channel)
+        self._stub = Stub(channel.channel, "OffsetRegistryService")
         self._topics = topics
         self._clock = clock
         self._known = LocationCache()
@@ -443,7 +439,7 @@ class RemoteRegistry(RemotePart, OffsetRegistry):
         "OffsetRegistryService.ListConsumerOffsets",
         OffsetRegistry.get_offsets,
         Calls.LOOK,
-        paged=Paged(BY_OFFSET, _offset_key, arrange=_in_order),
+        paged=Paged(BY_OFFSET, lambda entry: (entry.topic, entry.partition), arrange=_in_order),
     )
     forget_offsets = rpc(
         "OffsetRegistryService.ForgetOffsets", OffsetRegistry.forget_offsets, Calls.ONCE

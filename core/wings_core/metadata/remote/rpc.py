@@ -11,15 +11,22 @@ method of its own metadata and encodes the result.
 A parameter is the field of its name, or of that name with the suffix `_us`. Fields that are named
 or encoded in another way are given to `rpc`. None is an absent field, and the empty value of a
 field that is never absent.
+
+A list comes in pages. A page holds the items whose keys come next after that of its token, and ends
+with a token of the last of them; the store finds them by their keys, so items may come and go
+between two pages. To clients of other makes tokens are opaque.
 """
 
+import base64
+import binascii
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, wraps
 from types import NoneType, UnionType
-from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
@@ -30,17 +37,86 @@ from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import POSITIONS_MAX
 from wings_core.metadata.maintenance import Finished, MaintenanceLease, TableSegment
 from wings_core.metadata.remote.channel import CALL_SECONDS, ServiceChannel
-from wings_core.metadata.remote.paging import PAGE_SIZE_MAX, KeyKind, listed
 from wings_core.model import Replacement
+from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, canonical_partition
 from wings_core.protocol import messages
 from wings_core.protocol.codec import Convert, codec_of, converter_of
+
+KeyT = TypeVar("KeyT")
+
+PAGE_SIZE_MAX = 10_000
+"""Items in one answer, where they are small."""
+
+Key = tuple[str, ...]
+"""Tells items of a list apart, and orders them; each text by its bytes in UTF-8."""
+
+OffsetKey = tuple[TopicName, Partition]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyKind(Generic[KeyT]):
+    """Kind of key that tells the items of a list apart, and how a token holds it."""
+
+    texts: int
+    """How many texts a key has."""
+    texts_of: Callable[[KeyT], Key]
+    key_of: Callable[..., KeyT]
+    """Returns the key of so many texts; raises InvalidArgument where it is none."""
+
+    def token(self, key: KeyT | None) -> str:
+        """Return the token of the page after a key; of None, that of the first page."""
+        if key is None:
+            return ""
+        return base64.urlsafe_b64encode(json.dumps(self.texts_of(key)).encode()).decode("ascii")
+
+    def after(self, token: str) -> KeyT | None:
+        """Return the key that a token was made of; None for that of the first page.
+
+        Raises:
+            InvalidArgument: `token` is not one of such a list.
+        """
+        texts = _texts_of(token, self.texts)
+        try:
+            return None if texts is None else self.key_of(*texts)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{token[:80]!r} is not a page token: {error}") from None
+
+
+def _namespace_of(tenant: str, namespace: str) -> NamespaceName:
+    return NamespaceName.parse(f"tenants/{tenant}/namespaces/{namespace}")
+
+
+def _offset_key(tenant: str, namespace: str, topic: str, partition: str) -> OffsetKey:
+    return (_namespace_of(tenant, namespace).topic(topic), canonical_partition(partition))
+
+
+BY_TEXT: KeyKind[str] = KeyKind(1, lambda text: (text,), str)
+BY_PARTITION: KeyKind[Partition] = KeyKind(1, lambda partition: (partition,), canonical_partition)
+BY_NAMESPACE: KeyKind[NamespaceName] = KeyKind(
+    2, lambda name: (name.tenant, name.namespace), _namespace_of
+)
+BY_OFFSET: KeyKind[OffsetKey] = KeyKind(
+    4,
+    lambda key: (key[0].namespace.tenant, key[0].namespace.namespace, key[0].topic, key[1]),
+    _offset_key,
+)
+"""Key of the offset at which a named consumer reads on."""
+
+
+class ListRequest(Protocol):
+    """A request for a page of a list."""
+
+    page_size: int
+    """Most items wanted; 0: as many as the service likes."""
+    page_token: str
+    """Token from the page before; empty: the first page."""
+
 
 STEP_MAX = 10_000
 """Pages purged, and stages swept, by one call: in one transaction, which others wait for."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-KeyT = TypeVar("KeyT")
 
 
 class Calls(Enum):
@@ -221,7 +297,7 @@ class Rpc:
             fields: dict[str, Any] = {}
             for parameter, argument in self._arguments.items():
                 fields.update(argument.encode(bound.arguments[parameter]))
-            request = GetMessageClass(self.method.input_type)(**fields)
+            request: Any = GetMessageClass(self.method.input_type)(**fields)
         except UnicodeEncodeError as error:
             raise InvalidArgument(
                 f"the name or text {error.object[:80]!a} is not valid Unicode"
@@ -231,17 +307,9 @@ class Rpc:
         stub: Any = channel.unary(self.method)
         encode, decode = self._result
         if self.paged is not None:
-            items = listed(
-                channel,
-                stub,
-                cast("Any", request),
-                decode,
-                self.paged.kind,
-                bound.arguments["after"],
-                bound.arguments[self._items_max],
-                self.paged.key,
-            )
-            return self.paged.arrange(items)
+            request.page_token = self.paged.kind.token(bound.arguments["after"])
+            items_max = bound.arguments[self._items_max]
+            return self.paged.arrange(self._items(channel, request, self.paged.key, items_max))
         if self._calls is Calls.REPEAT:
             response = channel.call_repeatedly(
                 stub, request, None if gone is None else encode(gone)
@@ -266,6 +334,36 @@ class Rpc:
     def response(self, result: Any) -> Any:
         """Encode the result of the method, or the items of a page."""
         return self._result[0](result)
+
+    def _items(
+        self,
+        channel: ServiceChannel,
+        request: Any,
+        key: Callable[[Any], object],
+        items_max: int | None,
+    ) -> list[Any]:
+        """Ask for the pages of a list, one after the other; blocks for as many calls.
+
+        Args:
+            channel: To the service.
+            request: For the first page; its size, and the tokens of further ones, are set here.
+            key: The key of an item; several may have the same.
+            items_max: The items of the first so many keys; None: all.
+        """
+        found: list[Any] = []
+        keys: set[object] = set()
+        while items_max is None or len(keys) < items_max:
+            request.page_size = (
+                0 if items_max is None else min(items_max - len(keys), PAGE_SIZE_MAX)
+            )
+            page = channel.look(channel.unary(self.method), request)
+            items = self._result[1](page)
+            found += items
+            keys.update(map(key, items))
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                break
+        return found
 
     @cached_property
     def _hints(self) -> Mapping[str, Any]:
@@ -374,6 +472,38 @@ def _single(target: FieldDescriptor, hint: Any, given: Field | None) -> Fields:
         lambda value: {name: None if value is None else encode(value)},
         lambda message: None if is_absent(message) else decode(getattr(message, name)),
     )
+
+
+def _texts_of(token: str, texts: int) -> Key | None:
+    """Return the key that a token was made of; None for the empty token of the first page.
+
+    Args:
+        token: Token given by a client.
+        texts: How many the key has.
+
+    Raises:
+        InvalidArgument: It is no token of such a list.
+    """
+    if not token:
+        return None
+    try:
+        found = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
+    except (binascii.Error, ValueError):
+        found = None
+    key = cast("list[object]", found) if isinstance(found, list) else []
+    if len(key) == texts and all(isinstance(text, str) and _is_storable(text) for text in key):
+        return tuple(cast("list[str]", key))
+    raise InvalidArgument(f"{token[:80]!r} is not a page token")
+
+
+def _is_storable(text: str) -> bool:
+    if "\0" in text:  # No name holds it; see `checks.check_text`.
+        return False
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # JSON can carry half a surrogate pair.
+        return False
+    return True
 
 
 def _same(value: Any) -> Any:

@@ -11,21 +11,32 @@ from wings_core.metadata.checks import check_node
 from wings_core.metadata.interfaces import Nodes, Tokens
 from wings_core.metadata.remote.admin import RemoteAdmin, RemoteGroups, RemoteTopicCache
 from wings_core.metadata.remote.channel import ServiceChannel
-from wings_core.metadata.remote.consumer_groups import RemoteConsumerGroups
-from wings_core.metadata.remote.maintenance import RemoteMaintenance, RemoteTables
-from wings_core.metadata.remote.paging import BY_TEXT
+from wings_core.metadata.remote.parts import (
+    RemoteConsumerGroups,
+    RemoteMaintenance,
+    RemoteShards,
+    RemoteStages,
+    RemoteTables,
+    RemoteTransactions,
+)
 from wings_core.metadata.remote.registry import RemoteRegistry
-from wings_core.metadata.remote.rpc import Calls, Field, Fields, Paged, RemotePart, Rpc, rpc
-from wings_core.metadata.remote.stages import RemoteShards, RemoteStages
-from wings_core.metadata.remote.transactions import RemoteTransactions
+from wings_core.metadata.remote.rpc import (
+    BY_TEXT,
+    Calls,
+    Field,
+    Fields,
+    Paged,
+    RemotePart,
+    Rpc,
+    rpc,
+)
 from wings_core.metadata.remote.watches import Retries
 from wings_core.model import Node
 from wings_core.protocol import messages
 from wings_core.protocol.v1 import admin_pb2 as admin_pb
 from wings_core.protocol.v1 import copies_pb2 as copies_pb
-from wings_core.security.peers import PeerAccess
 from wings_core.security.quotas import Quotas
-from wings_core.security.tokens import Token, check_token, no_token
+from wings_core.security.tokens import PeerAccess, Token, check_token, no_token
 from wings_core.times import now_us
 
 RENEW_SECONDS_MAX = 5.0
@@ -77,10 +88,6 @@ def _checked_token(token: Token) -> Mapping[str, Any]:
     return messages.TOKEN.fields(token)
 
 
-def _token_name(token: Token) -> str:
-    return token.name
-
-
 class RemoteTokens(RemotePart, Tokens):
     """See `Tokens`. Changes are repeated where their response is lost."""
 
@@ -97,7 +104,12 @@ class RemoteTokens(RemotePart, Tokens):
         token_id=Field("id"),
         quotas=Field(None, _checked, messages.QUOTAS.decode),
     )
-    all = rpc("TokenService.ListTokens", Tokens.all, Calls.LOOK, paged=Paged(BY_TEXT, _token_name))
+    all = rpc(
+        "TokenService.ListTokens",
+        Tokens.all,
+        Calls.LOOK,
+        paged=Paged(BY_TEXT, lambda token: token.name),
+    )
     changes = rpc(
         "TokenService.CountTokenChanges",
         Tokens.changes,

@@ -20,12 +20,12 @@ from dataclasses import replace
 import grpc
 
 from wings_core.errors import ResourceExhausted, TopicNotFound
+from wings_core.metadata.remote.channel import Stub
 from wings_core.metadata.remote.deduplicate import CallOutcome, Deduplicate, Waiter
 from wings_core.metadata.waiting import WATCHES_MAX
 from wings_core.model import Located, Position
 from wings_core.partitions import Partition
 from wings_core.protocol.v1 import offset_registry_pb2 as pb
-from wings_core.protocol.v1.stubs import OffsetRegistryServiceStub
 from wings_core.times import Deadline
 
 _logger = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ class TopicWatches:
         stub: The service.
     """
 
-    def __init__(self, stub: OffsetRegistryServiceStub) -> None:
+    def __init__(self, stub: Stub) -> None:
         self._stub = stub
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
@@ -268,7 +268,7 @@ class TopicWatches:
 class _Stream:
     """The stream of one topic; `callbacks` change under the lock of `TopicWatches`."""
 
-    def __init__(self, stub: OffsetRegistryServiceStub, topic_uuid: str) -> None:
+    def __init__(self, stub: Stub, topic_uuid: str) -> None:
         self.callbacks: dict[object, Callback] = {}
         self._stub = stub
         self._request = pb.WatchTopicRequest(topic_uuid=topic_uuid)

@@ -5,16 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wings_core.metadata.judge import Judge, PartitionDraft
-from wings_core.metadata.results import (
+from wings_core.metadata.repeats import (
     RESULTS_KEPT_MAX,
+    SequenceDraft,
     Series,
     dump_results,
     is_repeat,
     load_results,
 )
-from wings_core.metadata.sequences import SequenceDraft
 from wings_core.metadata.sqlite.database import SqliteConnection, SqliteDatabase, insert_rows
-from wings_core.metadata.sqlite.integrity import row_checksum
+from wings_core.metadata.sqlite.files import row_checksum
 from wings_core.metadata.sqlite.notes import PUSHED
 from wings_core.metadata.stages import StageDraft
 from wings_core.metadata.store.database import of_ends

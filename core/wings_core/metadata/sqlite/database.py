@@ -8,10 +8,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
-from wings_core.metadata.sqlite.commit_cache import CommitCache
-from wings_core.metadata.sqlite.connections import SqliteConnections
-from wings_core.metadata.store.database import Notification, no_notification
-from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.sqlite.connections import CommitCache, SqliteConnections
+from wings_core.metadata.store.database import Lock, Notification, no_notification
 from wings_core.metadata.waiting import Waiters
 from wings_core.partitions import VALUE_BYTES_MAX
 

@@ -12,8 +12,7 @@ from pyarrow import csv
 
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
-from wings_core.metadata.judge import PartitionDraft
-from wings_core.metadata.located import (
+from wings_core.metadata.interfaces.offset_registry import (
     SLICES,
     ManyLocated,
     integers,
@@ -21,15 +20,11 @@ from wings_core.metadata.located import (
     numbered,
     run_starts,
 )
+from wings_core.metadata.judge import PartitionDraft
 from wings_core.metadata.sqlite.database import SqliteConnection
 from wings_core.metadata.store.pages import location_of
 from wings_core.metadata.store.topics import require_topic_id
-from wings_core.model import (
-    Located,
-    LocatedPartition,
-    Location,
-    PartitionState,
-)
+from wings_core.model import Located, LocatedPartition, Location, PartitionState
 from wings_core.partitions import Partition
 
 _LOCATE = """

@@ -5,7 +5,7 @@ version before. Each runs in a transaction of its own, together with the row tha
 interrupted start finishes at the next one.
 
 Tables whose numbers say where messages are have a checksum of them, and other columns are in an
-index that SQLite compares with its table; see `integrity`.
+index that SQLite compares with its table; see `files`.
 """
 
 import sqlite3
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from wings_core.errors import Internal
 from wings_core.metadata.sqlite.connections import SqliteConnections
-from wings_core.metadata.sqlite.integrity import CHECKSUMS, add_row_checksum
-from wings_core.metadata.versions import Versions
+from wings_core.metadata.sqlite.files import CHECKSUMS, add_row_checksum
+from wings_core.metadata.store.database import Versions
 
 _WRITERS: Sequence[str] = (
     """
@@ -337,7 +337,7 @@ SCHEMA: Sequence[str] = (
     *_WRITERS,
     *_TRANSACTIONS,
     """
-    -- The last flush of each writer; see metadata/results.py.
+    -- The last flush of each writer; see metadata/repeats.py.
     CREATE TABLE flushes (
         writer TEXT PRIMARY KEY,
         number INTEGER NOT NULL,
@@ -359,7 +359,7 @@ SCHEMA: Sequence[str] = (
     """,
     "CREATE INDEX share_groups_checked ON share_groups (config, created_at)",
     """
-    -- How far files and their like were read into the log, and by whom; see metadata/shards.py.
+    -- How far files and their like were read into the log, and by whom; see metadata/stages.py.
     CREATE TABLE shards (
         source TEXT NOT NULL,
         shard TEXT NOT NULL,

@@ -19,8 +19,8 @@ from wings_core.errors import Internal, StorageCorrupt, WingsError
 from wings_core.metadata.sqlite import locate
 from wings_core.metadata.sqlite.commit import SqliteCommits
 from wings_core.metadata.sqlite.connections import SqliteConnections
-from wings_core.metadata.sqlite.copies import copying
 from wings_core.metadata.sqlite.database import SqliteDatabase
+from wings_core.metadata.sqlite.files import copying
 from wings_core.metadata.sqlite.notes import Notes
 from wings_core.metadata.sqlite.schema import check_tables, migrate
 from wings_core.metadata.store import DatabaseMetadata

@@ -1,11 +1,18 @@
-"""The database under a store of metadata: connections, transactions, and what is its own."""
+"""The database under a store of metadata: connections, transactions, locks, versions of its tables.
 
+A new database gets the tables of one text. Those of the last release, and of commits after it,
+become these by migrations; older ones are refused. From release to release formats are frozen.
+"""
+
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
 from typing import Any, LiteralString, Protocol, TypeVar
 
-from wings_core.metadata.located import ManyLocated
-from wings_core.metadata.store.locks import Lock
+from wings_core.errors import Internal
+from wings_core.metadata.interfaces.offset_registry import ManyLocated
 from wings_core.metadata.waiting import Waiters
 from wings_core.model import (
     CommitBatch,
@@ -16,6 +23,63 @@ from wings_core.model import (
     LocatedPartition,
 )
 from wings_core.partitions import Partition
+
+BUCKETS = 256
+"""Advisory locks of a kind: names whose hashes agree wait for each other."""
+
+BUCKETS_KEPT_MAX = 1_024
+"""Names whose bucket is remembered."""
+
+
+class Lock(IntEnum):
+    """Advisory locks, and the order in which the transactions of all nodes take locks.
+
+        1. the writer of a publish, abort or flush      advisory, by a hash of its name
+        2. shards                                       rows, by source and id
+        3. topics: deletion exclusive, all else shared  advisory, by a hash of the UUID
+           then the topic changed or given a group      rows, one
+           then its groups                              rows, by id
+        4. ids of stages that a commit may begin        advisory, by a hash of the id
+        5. stages                                       rows, by name
+        6. producers, numbers of rows, then partitions: first those that are new are inserted, then
+           all are locked                               rows, by topic and name or value
+        7. folios                                       rows, by name
+        8. a consumer group: changes exclusive, commits of offsets shared
+                                                        rows, by name; then its members
+        9. leases                                       rows, by name
+
+    Purges, and changes of the tables of nodes and of tokens, keep others of their kind out by an
+    advisory lock, and take it first. Within each, a transaction takes what it needs in ascending
+    order. So no two transactions wait for each other, but by way of an insert that PostgreSQL makes
+    wait for reasons of its own; such a deadlock is broken after a second, and the transaction tried
+    again.
+
+    Advisory locks come in a bounded number of buckets, since the server's table of them is bounded,
+    and they are served in the order of asking: the deletion of a topic is not starved by its
+    commits. Their numbers are far from what others would choose.
+
+    SQLite has one writer at a time, and takes none of them.
+    """
+
+    MIGRATIONS = 0x57_49_4E_01
+    WRITERS = 0x57_49_4E_02
+    TOPICS = 0x57_49_4E_03
+    STAGES = 0x57_49_4E_04
+    PURGE = 0x57_49_4E_05
+    NODES = 0x57_49_4E_06
+    TOKENS = 0x57_49_4E_07
+
+
+@lru_cache(BUCKETS_KEPT_MAX)
+def bucket(name: str) -> int:
+    """Return the bucket of a name."""
+    return zlib.crc32(name.encode()) % BUCKETS
+
+
+def buckets(names: Iterable[str]) -> list[int]:
+    """Return the buckets of names, each once, in ascending order."""
+    return sorted(set(map(bucket, names)))
+
 
 T = TypeVar("T")
 
@@ -75,7 +139,7 @@ class Connection(Protocol):
         ...
 
     def take_lock(self, lock: Lock, names: Iterable[str] = ("",)) -> None:
-        """Lock names exclusively until the end of the transaction; see `locks`."""
+        """Lock names exclusively until the end of the transaction; see `Lock`."""
         ...
 
     def share_lock(self, lock: Lock, names: Iterable[str]) -> None:
@@ -248,3 +312,60 @@ class Looks(Protocol):
     ) -> list[int]:
         """Return the first offsets at or after times; see `OffsetRegistry`."""
         ...
+
+
+OLDEST_RELEASE = "0.1.0"
+"""The release that brings all earlier versions to the oldest ones that are migrated here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The tables of a database, and the versions of them that become these.
+
+    Attributes:
+        schema: The statements that make the tables; the time is bound in those that name it.
+        oldest: The oldest version that is migrated: that of `OLDEST_RELEASE`.
+        migrations: The statements that bring each version, from the oldest on, to the next.
+    """
+
+    schema: Sequence[str]
+    oldest: int
+    migrations: Sequence[Sequence[str]] = ()
+
+    @property
+    def newest(self) -> int:
+        """The version of the schema."""
+        return self.oldest + len(self.migrations)
+
+    def step(self, version: int) -> tuple[Sequence[str], int]:
+        """Return the statements that lead on from a version (0: none), and where they lead."""
+        if version == 0:
+            return self.schema, self.newest
+        return self.migrations[version - self.oldest], version + 1
+
+    def check(self, version: int, *, read_only: bool = False) -> None:
+        """Check the version of tables.
+
+        Args:
+            version: Theirs.
+            read_only: Whether they cannot be migrated.
+
+        Raises:
+            Internal: It is newer than this code, or too old.
+        """
+        if version > self.newest:
+            raise Internal(
+                f"the metadata is of version {version}, newer than {self.newest}, which this code "
+                "knows: it was written by a later Wings and needs one to be read"
+            )
+        if version < self.oldest:
+            raise Internal(
+                f"the metadata is of version {version}, older than {self.oldest}, that of "
+                f"{OLDEST_RELEASE}: bring it over with that (`pip install "
+                f"'wings-flight[server]=={OLDEST_RELEASE}'`, and start the server on it once)"
+            )
+        if read_only and version < self.newest:
+            raise Internal(
+                f"the metadata is of version {version}, this code reads {self.newest}: "
+                "start the server once, which brings it up to date"
+            )

@@ -12,8 +12,7 @@ from wings_core.metadata.checks import (
     no_group,
 )
 from wings_core.metadata.interfaces import Groups
-from wings_core.metadata.store.database import Connection, DatabasePart
-from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.database import Connection, DatabasePart, Lock
 from wings_core.metadata.store.topics import require_topic_id
 from wings_core.model import ShareConfig, ShareGroup, Topic
 

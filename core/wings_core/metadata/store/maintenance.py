@@ -15,9 +15,8 @@ from wings_core.metadata.maintenance import (
     check_replacements,
     expired_pages,
 )
-from wings_core.metadata.store.database import Connection, DatabasePart
+from wings_core.metadata.store.database import Connection, DatabasePart, Lock
 from wings_core.metadata.store.groups import lock_groups
-from wings_core.metadata.store.locks import Lock
 from wings_core.metadata.store.pages import (
     PageRow,
     add_pages,
@@ -349,7 +348,7 @@ def _replace_all(connection: Connection, replacements: Sequence[Replacement]) ->
     replaced = [False] * len(replacements)
     partition_ids: dict[int, int] = {}
     folios: Counter[int] = Counter()
-    # All partitions are locked before the first folio is, in the order of `locks`.
+    # All partitions are locked before the first folio is, in the order of `Lock`.
     for index in sorted(
         (index for index, each in enumerate(replacements) if each.topic_uuid in topic_ids),
         key=lambda index: (

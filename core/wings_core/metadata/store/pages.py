@@ -12,8 +12,7 @@ from typing import Any
 
 from wings_core.errors import TopicNotFound
 from wings_core.metadata.judge import PartitionDraft
-from wings_core.metadata.store.database import Connection, RunAgain
-from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.database import Connection, Lock, RunAgain
 from wings_core.metadata.store.topics import require_topic_id
 from wings_core.model import (
     LargestTopics,
@@ -293,7 +292,7 @@ def write_partitions(connection: Connection, drafts: Iterable[PartitionDraft]) -
         )
     if not new:
         return
-    new.sort(key=lambda draft: (draft.topic_id, draft.partition))  # In the order of `locks`.
+    new.sort(key=lambda draft: (draft.topic_id, draft.partition))  # In the order of `Lock`.
     made = connection.execute_rows(
         "INSERT INTO partitions "
         "(topic_id, value, log_start_offset, next_offset, last_timestamp, bytes, pages) "

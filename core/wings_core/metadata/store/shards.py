@@ -3,24 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from wings_core.contracts.shards import SHARDS_MAX
 from wings_core.metadata.checks import check_text
 from wings_core.metadata.interfaces import OFFSET_MAX, Shards
-from wings_core.metadata.shards import (
-    PRUNED_MAX,
-    SHARDS_MAX,
-    check_claims,
-    check_seconds,
-    check_shards,
-)
+from wings_core.metadata.stages import PRUNED_MAX, check_claims, check_seconds, check_shards
 from wings_core.metadata.store.database import Connection, DatabasePart
-from wings_core.model import (
-    Shard,
-    ShardClaim,
-    ShardCounts,
-    ShardProgress,
-    ShardsPruned,
-    ShardState,
-)
+from wings_core.model import Shard, ShardClaim, ShardCounts, ShardProgress, ShardsPruned, ShardState
 
 COLUMNS = "source, shard, token, position, state, failures, error, opened_at, updated_at"
 """Columns of a row that `shard_of` reads."""

@@ -15,7 +15,6 @@ from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.metadata.checks import check_id, check_publish, check_text
 from wings_core.metadata.interfaces import Stages
 from wings_core.metadata.judge import PartitionDraft
-from wings_core.metadata.shards import check_progress, moved
 from wings_core.metadata.stages import (
     ABORTED_MAX,
     PUBLISH_RESULTS_KEPT_MAX,
@@ -25,17 +24,20 @@ from wings_core.metadata.stages import (
     check_batch,
     check_epoch,
     check_pages,
+    check_progress,
+    moved,
     no_stage,
 )
 from wings_core.metadata.store.consumers import check_offsets, commit_offsets
-from wings_core.metadata.store.database import Connection, Database, DatabasePart, RunAgain, of_ends
-from wings_core.metadata.store.locks import Lock
-from wings_core.metadata.store.pages import (
-    PageRow,
-    find_partitions,
-    insert_pages,
-    write_partitions,
+from wings_core.metadata.store.database import (
+    Connection,
+    Database,
+    DatabasePart,
+    Lock,
+    RunAgain,
+    of_ends,
 )
+from wings_core.metadata.store.pages import PageRow, find_partitions, insert_pages, write_partitions
 from wings_core.metadata.store.shards import lock_shards, write_shards
 from wings_core.model import (
     AbortResult,

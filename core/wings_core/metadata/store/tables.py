@@ -60,7 +60,7 @@ class DatabaseTables(DatabasePart, TableStates):
         """See `TableStates.plan`."""
 
         def work(connection: Connection) -> bool:
-            # In the order of `locks`. Locked, so that the expiry of pages finds what is planned.
+            # In the order of `Lock`. Locked, so that the expiry of pages finds what is planned.
             for segment in sorted(add, key=lambda segment: segment.folio):
                 live = connection.execute(
                     "SELECT 1 FROM folios WHERE name = %s AND retired_at IS NULL FOR SHARE",

@@ -7,18 +7,21 @@ from typing import Any, Literal, LiteralString
 
 import pyarrow as pa
 
-from wings_core.errors import InvalidSchema, NamespaceNotEmpty, NamespaceNotFound, TopicNotFound
+from wings_core.errors import (
+    AlreadyExists,
+    InvalidSchema,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    TopicNotFound,
+)
 from wings_core.kafka_topics import check_kafka
 from wings_core.metadata.checks import (
     check_text,
     chosen_uuid,
-    existing_namespace,
     existing_topic,
-    taken_uuid,
 )
 from wings_core.metadata.interfaces import Admin
-from wings_core.metadata.store.database import Connection, Database, Notification, RunAgain
-from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.database import Connection, Database, Lock, Notification, RunAgain
 from wings_core.model import NamespaceState, Topic, TopicConfig
 from wings_core.names import NamespaceName, TopicName
 from wings_core.schema_changes import VERSIONS_BYTES_MAX, SchemaChange, changed_schema
@@ -60,7 +63,7 @@ class DatabaseAdmin(Admin):
             except NamespaceNotFound:
                 raise RunAgain("the namespace was there and is deleted now") from None
             if existing.uuid != namespace.uuid:
-                raise existing_namespace(name)
+                raise AlreadyExists(f"there is a namespace {name} already")
             return existing
 
         return self._database.write(work)
@@ -423,7 +426,7 @@ def find_topic_by_uuid(
     *columns, found_namespace_id = row
     topic = _topic(name.namespace, *columns)
     if topic.name != name or found_namespace_id not in {None, namespace_id}:
-        raise taken_uuid(uuid)
+        raise AlreadyExists(f"there is another topic of the UUID {uuid} already")
     return topic
 
 

@@ -8,10 +8,18 @@ from typing import LiteralString
 from wings_core.errors import InvalidArgument
 from wings_core.metadata.checks import check_id, check_partition
 from wings_core.metadata.interfaces import Transactions
-from wings_core.metadata.stages import after_prefix
+from wings_core.metadata.stages import (
+    EPOCH_MAX,
+    PARTITIONS_MAX,
+    after_prefix,
+    check_join,
+    check_producer,
+    is_ended,
+    stage_entry,
+    stage_prefix,
+)
 from wings_core.metadata.store.consumers import check_offsets, commit_offsets, find_entries
-from wings_core.metadata.store.database import Connection, DatabasePart, of_ends
-from wings_core.metadata.store.locks import Lock
+from wings_core.metadata.store.database import Connection, DatabasePart, Lock, of_ends
 from wings_core.metadata.store.stages import (
     PublishOutcome,
     delete_stages,
@@ -19,15 +27,6 @@ from wings_core.metadata.store.stages import (
     stages_of_prefix,
 )
 from wings_core.metadata.store.topics import require_topic_ids
-from wings_core.metadata.transactions import (
-    EPOCH_MAX,
-    PARTITIONS_MAX,
-    check_join,
-    check_producer,
-    is_ended,
-    stage_entry,
-    stage_prefix,
-)
 from wings_core.model import (
     CommittedOffset,
     ConsumerCommit,

@@ -29,6 +29,7 @@ from wings_core.errors import (
     SchemaMismatch,
     Unavailable,
     WingsError,
+    suggested,
 )
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.fetcher import Cancel, Fetcher, Read
@@ -39,7 +40,6 @@ from wings_core.partitions import Partition
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
 from wings_core.storage.lru import BySchema
-from wings_core.suggestions import suggested
 
 THREADS = 4
 """Fetches that run at once; further ones wait for their turn."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from wings_core.contracts.share_stream import AcknowledgeMessage, ClientMessage, CreditMessage
+from wings_core.contracts.share import AcknowledgeMessage, ClientMessage, CreditMessage
 from wings_core.model import HeldRange, LeasedRange
 from wings_core.partitions import Partition
 from wings_core.share.model import Acknowledgement

@@ -17,10 +17,8 @@ import grpc
 
 from wings_core import tracing
 from wings_core.errors import InvalidArgument, Unavailable, WingsError
-from wings_core.metadata.remote.channel import ServiceChannel, error_of
-from wings_core.protocol.v1 import holds_pb2
-from wings_core.protocol.v1.stubs import Stub
-from wings_core.security.peers import PeerAccess
+from wings_core.metadata.remote.channel import ServiceChannel, Stub, error_of
+from wings_core.security.tokens import PeerAccess
 from wings_core.share.remote.codec import (
     decode_answer,
     decode_answers,
@@ -28,11 +26,6 @@ from wings_core.share.remote.codec import (
     encoded_requests,
 )
 from wings_core.share.replica.requests import BATCH_MAX, Answer, ForgetRequest, Request, refused
-
-
-class _HoldServiceStub(Stub):
-    service = holds_pb2.DESCRIPTOR.services_by_name["HoldService"]
-
 
 Done = Callable[[int, Answer], None]
 """Called with the index of a request, and its answer."""
@@ -68,9 +61,9 @@ class RemoteLink:
         self._lock = threading.Lock()
         self._session: HoldSession | None = None
         self._open_session: Any = self._channel.channel.stream_stream(
-            f"/{_HoldServiceStub.service.full_name}/Session"
+            "/wings.v1.HoldService/Session"
         )
-        self._stub = _HoldServiceStub(self._channel.channel)
+        self._stub = Stub(self._channel.channel, "HoldService")
 
     def begin_all(self, requests: Sequence[Request], seconds: float, done: Done) -> None:
         """Send requests over the session; see `ReplicaLink.begin_all`.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from wings_core.errors import Unavailable, WingsError
-from wings_core.security.peers import PeerAccess
+from wings_core.security.tokens import PeerAccess
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, ReleaseRequest, Request, refused

@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from wings_core.errors import AlreadyExists, Unavailable
-from wings_core.metadata.sqlite import copies
-from wings_core.metadata.sqlite.copies import new_copy
-from wings_core.metadata.sqlite.integrity import FAULTS, is_empty, open_to_check
+from wings_core.metadata.sqlite.files import (
+    FAULTS,
+    copying,
+    is_empty,
+    locked,
+    new_copy,
+    open_to_check,
+)
 from wings_core.model import ShareGroup
 from wings_core.share.replica.sqlite_store import (
     MIGRATIONS,
@@ -86,11 +91,11 @@ class FileCopies:
 
     def locked(self) -> AbstractContextManager[None]:
         """See `HoldsCopies.locked`."""
-        return nullcontext() if is_empty(self._path) else copies.locked(self._path, _WHAT)
+        return nullcontext() if is_empty(self._path) else locked(self._path, _WHAT)
 
     def copying(self) -> AbstractContextManager[Copy | None]:
         """See `HoldsCopies.copying`."""
-        return nullcontext() if is_empty(self._path) else copies.copying(self._path, _WHAT)
+        return nullcontext() if is_empty(self._path) else copying(self._path, _WHAT)
 
 
 class PostgresCopies:

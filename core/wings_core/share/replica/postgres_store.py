@@ -30,7 +30,7 @@ from wings_core.metadata.postgres.connections import (
     PostgresConnections,
 )
 from wings_core.metadata.postgres.schema import step
-from wings_core.metadata.versions import Versions
+from wings_core.metadata.store.database import Versions
 from wings_core.partitions import Partition
 from wings_core.share.model import ShareKey
 from wings_core.share.replica.postgres_lease import (

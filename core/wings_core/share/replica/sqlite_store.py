@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wings_core.errors import Internal, StorageCorrupt
-from wings_core.metadata.sqlite.integrity import (
+from wings_core.metadata.sqlite.files import (
     FAULTS,
     add_row_checksum,
     integrity_problems,

@@ -35,13 +35,14 @@ from wings_core.storage.objects.interfaces import (
     ObjectCounts,
     Operation,
     Parts,
+    RetryBounds,
     StoredObject,
     check_name,
     cut_off,
     merge,
     pieces,
+    retry,
 )
-from wings_core.storage.objects.retries import RetryBounds, retry
 
 LIST_OBJECTS = 1_000
 """Objects per list request."""

@@ -7,8 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from wings_core.errors import AlreadyExists, InvalidArgument, PermissionDenied, StorageCorrupt
 from wings_core.storage.objects.directory import DirectoryObjects
-from wings_core.storage.objects.interfaces import ObjectStore
-from wings_core.storage.objects.retries import RetryBounds
+from wings_core.storage.objects.interfaces import ObjectStore, RetryBounds
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3CredentialProvider

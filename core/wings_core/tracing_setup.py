@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
+from wings_core import tracing
 from wings_core.errors import InvalidArgument
-from wings_core.tracing import spans
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -95,7 +95,7 @@ def start(service: str) -> None:
     exporter: Any = OTLPSpanExporter()
     provider.add_span_processor(BatchSpanProcessor(exporter))
     # Not set globally: FastAPI would then create a span for each request, too.
-    spans.use(provider.get_tracer("wings", version("wings-flight")))
+    tracing.use(provider.get_tracer("wings", version("wings-flight")))
 
 
 def stop() -> None:
@@ -103,7 +103,7 @@ def stop() -> None:
     global _provider
     provider, _provider = _provider, None
     if provider is not None:
-        spans.use(None)
+        tracing.use(None)
         # On a thread, since without a receiver the exporter retries for longer than that.
         ending = threading.Thread(target=provider.shutdown, name="wings-traces", daemon=True)
         ending.start()
