@@ -131,13 +131,6 @@ def test_partitions_tell_where_they_stand(wings: Client, new_topic: NewTopic) ->
     assert states[0].bytes > 0
 
 
-def test_the_partition_of_a_topic_without_key_is_there_from_the_start(
-    wings: Client, new_topic: NewTopic
-) -> None:
-    (state,) = wings.partitions(new_topic())
-    assert (state.partition, state.next_offset, state.last_timestamp) == (None, 0, None)
-
-
 def test_a_time_is_turned_into_an_offset(wings: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     noon = datetime(2020, 11, 20, 12, tzinfo=UTC)

@@ -21,6 +21,7 @@ runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
 """
 
 
+@pytest.mark.soak  # Ten processes; what it shows of nodes has tests of its own.
 @pytest.mark.timeout(SECONDS + 20)
 def test_the_tour_of_the_cluster_is_true_and_ctrl_c_leaves_nothing() -> None:
     # Not in pytest's own, which others than its owner may not enter, as PostgreSQL's user must.

@@ -251,16 +251,6 @@ def test_a_wait_in_vain_ends_where_it_began(client: flight.FlightClient, topic: 
     assert answer.log_end_offsets == {0: 2, 4: 0, 8: 0}
 
 
-def test_a_deadline_in_the_past_returns_what_is_committed(
-    client: flight.FlightClient, topic: str
-) -> None:
-    push(client, topic, keyed({0: [0], 1: [1]}))
-    answer = get_many(
-        client, topic=topic, partitions="all", deadline="2020-01-01T00:00:00Z", min_messages=5
-    )
-    assert (answer.end, answer.num_rows) == ("deadline", 2)
-
-
 @pytest.mark.parametrize("offset", ["earliest", "latest", 7])
 def test_all_takes_in_partitions_born_meanwhile_from_their_first_message(
     client: flight.FlightClient, topic: str, threads: ThreadPoolExecutor, offset: Any

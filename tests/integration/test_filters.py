@@ -65,15 +65,6 @@ def test_nine_slow_filters_end_at_their_deadline_and_others_go_on(
     assert get(client, topic=topic, offset=0, max_messages=1, filter="k ~ '[ab]*'").table.num_rows
 
 
-def test_a_slow_filter_without_a_deadline_ends_too(
-    server: RunningServer, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engines, "EVALUATION_SECONDS_MAX", 0.3)
-    code, message = read_error(server.flight, kind="scan", topic=topic, filter=SLOW)
-    assert code == "INVALID_FILTER"
-    assert "takes too long" in message
-
-
 def test_a_slow_filter_ends_when_its_client_goes_away(
     server: RunningServer, client: flight.FlightClient, topic: str
 ) -> None:

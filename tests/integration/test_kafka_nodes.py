@@ -152,7 +152,7 @@ class Readers:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.soak)])
 def test_a_group_goes_on_though_its_coordinator_is_killed(
     nodes: list[ServerProcess], new_topic_id: str, protocol: str
 ) -> None:

@@ -243,17 +243,6 @@ def known(client: flight.FlightClient) -> None:
     act(client, "create-topic", topic="known", schema=schema, if_not_exists=True)
 
 
-@pytest.mark.parametrize("path", [[b"a", b"b"], []])
-def test_a_path_of_other_than_one_name_is_refused(
-    client: flight.FlightClient, path: list[bytes]
-) -> None:
-    descriptor = flight.FlightDescriptor.for_path(*path)
-    writer, _ = client.do_put(descriptor, numbers(0).schema)
-    with pytest.raises(flight.FlightError) as caught:
-        writer.close()
-    assert code_of(caught.value) in {"INVALID_ARGUMENT", "INVALID_NAME"}
-
-
 @pytest.mark.parametrize(
     "metadata", [b"{", b"[]", b'{"surprise": 1}', b'{"sequence": 0}', b'{"expected_offset": -1}']
 )

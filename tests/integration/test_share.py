@@ -150,24 +150,6 @@ def test_a_partitioned_topic_is_shared_over_all_its_partitions_or_one(
     assert lags == {"a": 0, "b": 0, "c": 0}
 
 
-def test_one_bad_entry_rolls_back_the_entries_of_its_partition_alone(
-    client: flight.FlightClient, new_topic_id: str
-) -> None:
-    create_topic(client, new_topic_id, ["key: string", "n: int64"], "key")
-    keys = ["a"] * 4 + ["b"] * 2
-    push(client, new_topic_id, pa.record_batch({"key": keys, "n": pa.array(range(6), pa.int64())}))
-    create_group(client, new_topic_id)
-    member = Member(client, new_topic_id)
-    of_a, of_b = sorted(member.acquire(), key=lambda each: each.about["partition"])
-    bad = {**of_a.ack("accept", 2, 3), "lease": of_b.lease}
-    codes = member.acknowledge(of_a.ack("accept", 0, 1), of_b.ack("accept"), bad)
-    assert codes == ["INVALID_RECORD_STATE", None, "INVALID_RECORD_STATE"]
-    standing = {each["partition"]: each for each in member.describe()["partitions"]}
-    assert (standing["a"]["in_flight"], standing["a"]["lag"]) == (4, 4)
-    assert (standing["b"]["in_flight"], standing["b"]["lag"]) == (0, 0)
-    assert member.acknowledge(of_a.ack("accept")) == [None]
-
-
 def test_a_rejected_message_is_a_dead_letter_with_its_payload(
     client: flight.FlightClient, new_topic_id: str
 ) -> None:

@@ -131,25 +131,6 @@ def test_a_publish_makes_all_stages_visible_at_once_over_topics_and_partitions(
     assert values(client, topic) == [7, 8]
 
 
-def test_the_same_batch_again_is_answered_with_the_first_result(
-    client: flight.FlightClient, topic: str
-) -> None:
-    stage(client, topic, f"{topic}.1", numbers(1))
-    stage(client, topic, f"{topic}.2", numbers(2))
-    first, _ = publish(client, topic, 4, f"{topic}.1")
-    for stages in ([f"{topic}.1"], [f"{topic}.2"], ["nowhere"], []):
-        assert publish(client, topic, 4, *stages) == (first, True)
-    assert values(client, topic) == [1]
-
-
-def test_a_batch_before_the_last_is_fenced(client: flight.FlightClient, topic: str) -> None:
-    publish(client, topic, 5)
-    stage(client, topic, topic, numbers(1))
-    error = refused(client, "stage-publish", writer=topic, batch=4, stages=[topic])
-    assert (error["code"], error["last_batch"]) == ("PUBLISH_FENCED", 5)
-    assert values(client, topic) == []
-
-
 def test_a_stage_that_is_not_there_publishes_nothing(
     client: flight.FlightClient, topic: str
 ) -> None:

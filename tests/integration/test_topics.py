@@ -94,12 +94,6 @@ def test_a_bad_topic_is_refused(
     assert error["message"]
 
 
-def test_a_topic_is_created_once(client: flight.FlightClient, topic: str) -> None:
-    assert refused(client, "create-topic", topic=topic, schema=INT)["code"] == "ALREADY_EXISTS"
-    again = act(client, "create-topic", topic=topic, schema=INT, if_not_exists=True)
-    assert again == act(client, "describe-topic", topic=topic)
-
-
 def test_a_topic_deleted_and_created_again_is_another_one(
     client: flight.FlightClient, topic: str
 ) -> None:
