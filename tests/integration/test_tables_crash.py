@@ -316,13 +316,14 @@ def traps_of(times: int) -> Iterator[str]:
             yield f"{step} after {number}"
 
 
+# Any three of them each time; make soak has all.
 SHORT = ["replace after 2", "write after 3", "commit after 2", "delete after 1", "release after 1"]
 
 
 @pytest.mark.parametrize(
     ("traps", "kills"),
     [
-        pytest.param(SHORT, 1, id="six"),
+        pytest.param(random.sample(SHORT, 3), 1, id="four"),
         pytest.param(
             [*traps_of(6)], 100, id="many", marks=[pytest.mark.soak, pytest.mark.timeout(7_200)]
         ),
