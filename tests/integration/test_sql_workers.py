@@ -142,10 +142,17 @@ HOPELESS = "with a as (" * 12
 """What DuckDB's parser tries to read in so many ways that it would take hours."""
 
 
-def test_a_text_that_takes_hours_to_parse_is_refused(bounded: RunningServer) -> None:
-    for text in (HOPELESS, f"select {'(' * 60_000}"):
-        with pytest.raises(ResourceExhausted, match="parsing the statement takes more time"):
-            opened(bounded, text)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(HOPELESS, id="hopeless"),
+        # As many seconds of a core, by the same limit.
+        pytest.param(f"select {'(' * 60_000}", id="deep", marks=pytest.mark.soak),
+    ],
+)
+def test_a_text_that_takes_hours_to_parse_is_refused(bounded: RunningServer, text: str) -> None:
+    with pytest.raises(ResourceExhausted, match="parsing the statement takes more time"):
+        opened(bounded, text)
     assert answers(bounded)
 
 
