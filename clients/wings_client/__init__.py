@@ -102,10 +102,7 @@ if TYPE_CHECKING:
     from wings_client import files as files
     from wings_client import gather as gather
     from wings_client._async._client import AsyncClient, connect_async
-    from wings_client._async._consumer import AsyncConsumer
-    from wings_client._async._producer import AsyncProducer
-    from wings_client._async._share_consumer import AsyncShareConsumer
-    from wings_client._async._stage import AsyncStage
+    from wings_client._async._consumers import AsyncConsumer, AsyncShareConsumer, AsyncWorker
     from wings_client._async._streams import (
         AsyncChunks,
         AsyncFollow,
@@ -114,12 +111,13 @@ if TYPE_CHECKING:
         AsyncScan,
         AsyncSnapshot,
     )
-    from wings_client._async._transactions import (
+    from wings_client._async._writers import (
+        AsyncProducer,
+        AsyncStage,
         AsyncTransaction,
         AsyncTransactionProducer,
         AsyncTransactions,
     )
-    from wings_client._async._worker import AsyncWorker
     from wings_client._client import Client, connect
     from wings_client._consumer import Consumer
     from wings_client._consumer_groups import (
@@ -133,7 +131,6 @@ if TYPE_CHECKING:
         GroupPartition,
     )
     from wings_client._errors import Connection
-    from wings_client._follow import Follow, ManyFollow
     from wings_client._model import (
         Aborted,
         Appended,
@@ -156,6 +153,7 @@ if TYPE_CHECKING:
     from wings_client._producer import Producer
     from wings_client._results import ReadResult, Result
     from wings_client._retry import Retry
+    from wings_client._scan import Follow, ManyFollow
     from wings_client._share_consumer import ShareConsumer
     from wings_client._share_model import (
         Delivery,
@@ -292,10 +290,7 @@ __all__ = [
 
 _MODULES = {
     "wings_client._async._client": ("AsyncClient", "connect_async"),
-    "wings_client._async._consumer": ("AsyncConsumer",),
-    "wings_client._async._producer": ("AsyncProducer",),
-    "wings_client._async._share_consumer": ("AsyncShareConsumer",),
-    "wings_client._async._stage": ("AsyncStage",),
+    "wings_client._async._consumers": ("AsyncConsumer", "AsyncShareConsumer", "AsyncWorker"),
     "wings_client._async._streams": (
         "AsyncChunks",
         "AsyncFollow",
@@ -304,12 +299,13 @@ _MODULES = {
         "AsyncScan",
         "AsyncSnapshot",
     ),
-    "wings_client._async._transactions": (
+    "wings_client._async._writers": (
+        "AsyncProducer",
+        "AsyncStage",
         "AsyncTransaction",
         "AsyncTransactionProducer",
         "AsyncTransactions",
     ),
-    "wings_client._async._worker": ("AsyncWorker",),
     "wings_client._client": ("Client", "connect"),
     "wings_client._consumer": ("Consumer",),
     "wings_client._consumer_groups": (
@@ -323,7 +319,7 @@ _MODULES = {
         "GroupPartition",
     ),
     "wings_client._errors": ("Connection",),
-    "wings_client._follow": ("Follow", "ManyFollow"),
+    "wings_client._scan": ("Follow", "ManyFollow"),
     "wings_client._model": (
         "Aborted",
         "Appended",

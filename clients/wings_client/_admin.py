@@ -3,8 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from wings_client._arguments import checked
-from wings_client._messages import OffsetValue, TimeValue, build, wire_partition, wire_time
+from wings_client._arguments import (
+    OffsetValue,
+    TimeValue,
+    build,
+    checked,
+    wire_partition,
+    wire_time,
+)
 from wings_client._model import (
     ConsumerOffset,
     Namespace,
@@ -33,7 +39,7 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
-from wings_core.errors import InvalidArgument, InvalidTicket, OffsetOutOfRange
+from wings_core.errors import InvalidTicket, OffsetOutOfRange
 from wings_core.partitions import JsonScalar
 from wings_core.schemas import FieldSpec, schema_to_fields, schema_to_ipc
 
@@ -88,7 +94,6 @@ class AdminCalls:
         """
         body = build(
             CreateTopic,
-            InvalidArgument,
             "create_topic",
             topic=topic,
             partition_key=partition_key,
@@ -104,7 +109,7 @@ class AdminCalls:
         Raises:
             TopicNotFound: There is none of this name.
         """
-        body = build(TopicBody, InvalidArgument, "topic", topic=name_of(topic))
+        body = build(TopicBody, "topic", topic=name_of(topic))
         return Topic.from_json(self._act("describe-topic", body))
 
     def topics(self, namespace: str | None = None) -> list[Topic]:
@@ -113,7 +118,7 @@ class AdminCalls:
         Raises:
             NamespaceNotFound: There is no such namespace.
         """
-        body = build(ListTopics, InvalidArgument, "topics", namespace=namespace)
+        body = build(ListTopics, "topics", namespace=namespace)
         return [Topic.from_json(found) for found in self._act("list-topics", body)]
 
     def alter_topic(self, topic: TopicRef, config: Mapping[str, Any]) -> Topic:
@@ -125,9 +130,7 @@ class AdminCalls:
         Raises:
             TopicNotFound: There is none of this name.
         """
-        body = build(
-            AlterTopic, InvalidArgument, "alter_topic", topic=name_of(topic), config=dict(config)
-        )
+        body = build(AlterTopic, "alter_topic", topic=name_of(topic), config=dict(config))
         return Topic.from_json(self._act("alter-topic", body))
 
     def alter_schema(
@@ -160,7 +163,6 @@ class AdminCalls:
         """
         body = build(
             AlterTopic,
-            InvalidArgument,
             "alter_schema",
             topic=name_of(topic),
             schema=SchemaChangeSpec(
@@ -177,7 +179,7 @@ class AdminCalls:
         Raises:
             TopicNotFound: There is none of this name.
         """
-        body = build(TopicBody, InvalidArgument, "delete_topic", topic=name_of(topic))
+        body = build(TopicBody, "delete_topic", topic=name_of(topic))
         return Topic.from_json(self._act("delete-topic", body, repeatable=False))
 
     def create_namespace(self, namespace: str) -> Namespace:
@@ -186,7 +188,7 @@ class AdminCalls:
         Raises:
             AlreadyExists: The name is taken.
         """
-        body = build(NamespaceBody, InvalidArgument, "create_namespace", namespace=namespace)
+        body = build(NamespaceBody, "create_namespace", namespace=namespace)
         return parsed(Namespace, self._act("create-namespace", body, repeatable=False))
 
     def namespaces(self) -> list[Namespace]:
@@ -201,7 +203,7 @@ class AdminCalls:
             NamespaceNotFound: There is none of this name.
             NamespaceNotEmpty: It has topics.
         """
-        body = build(NamespaceBody, InvalidArgument, "delete_namespace", namespace=namespace)
+        body = build(NamespaceBody, "delete_namespace", namespace=namespace)
         return parsed(Namespace, self._act("delete-namespace", body, repeatable=False))
 
     def partitions(self, topic: TopicRef) -> list[PartitionState]:
@@ -212,7 +214,7 @@ class AdminCalls:
         Raises:
             TopicNotFound: There is none of this name.
         """
-        body = build(TopicBody, InvalidArgument, "partitions", topic=name_of(topic))
+        body = build(TopicBody, "partitions", topic=name_of(topic))
         return [parsed(PartitionState, found) for found in self._act("partition-states", body)]
 
     def offset_for_timestamp(
@@ -226,7 +228,6 @@ class AdminCalls:
         """
         body = build(
             OffsetForTimestamp,
-            InvalidArgument,
             "offset_for_timestamp",
             topic=name_of(topic),
             partition=wire_partition(partition),
@@ -264,7 +265,6 @@ class AdminCalls:
             body = body.model_copy(update={"member": member, "member_epoch": member_epoch})
         body = body or build(
             CommitOffsets,
-            InvalidArgument,
             "commit_offsets",
             consumer=consumer,
             member=member,
@@ -282,7 +282,6 @@ class AdminCalls:
         """Return the next offsets of a named consumer, of one topic or of all."""
         body = build(
             GetOffsets,
-            InvalidArgument,
             "committed_offsets",
             consumer=consumer,
             topic=None if topic is None else name_of(topic),
@@ -352,7 +351,9 @@ class AdminCalls:
     ) -> dict[JsonScalar, int]:
         def found(offset: OffsetValue) -> dict[JsonScalar, int]:
             where = place(partition, partitions, offset)
-            command = build(InfoCommand, InvalidTicket, "offsets", topic=name_of(topic), **where)
+            command = build(
+                InfoCommand, "offsets", error=InvalidTicket, topic=name_of(topic), **where
+            )
             return starts(self._transport, command)
 
         if not is_from_end(offset):

@@ -1,25 +1,30 @@
-"""Checks the arguments of public calls by the names of their parameters.
+"""Arguments of public calls: checked by their names, and built into messages of the contracts.
 
 A name means the same in every call. Bounds beyond the type of an argument, such as the longest name
 or the largest number, are checked by the messages of `wings_core.contracts`.
 """
 
+import base64
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, wraps
 from itertools import chain, repeat
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_type_hints
 
-from wings_client._messages import wire_time
-from wings_client._model import Staged, Topic
-from wings_core.contracts.messages import shortened
+from pydantic import BaseModel, ValidationError
+
+from wings_client._model import PartitionValue, Staged, Topic
+from wings_core.contracts.messages import sentence, shortened
+from wings_core.contracts.reads import TimestampOffset
 from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import InvalidArgument, did_you_mean
+from wings_core.errors import InvalidArgument, InvalidTicket, did_you_mean
+from wings_core.partitions import JsonScalar
+from wings_core.times import duration_in, format_timestamp, moment_of, parse_timestamp
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -30,6 +35,16 @@ NUMBER_MAX = 1e15
 """The largest number of seconds, or of anything else that is a float."""
 
 _TEXTS = (str, bytes, bytearray)
+
+M = TypeVar("M", bound=BaseModel)
+
+OffsetValue = int | str | datetime
+"""Where to begin: an offset; a negative number, which counts from the end of each partition;
+`"earliest"`, `"latest"`; or a time with a zone, also as text of RFC 3339, or as `"-1h"`, that long
+before now by this machine's clock: the first message at or after it, else the end of the log."""
+
+TimeValue = datetime | str
+"""A time with a zone, or its text as RFC 3339."""
 
 
 def that_is(what: str, is_so: Callable[[Any], object]) -> Check:
@@ -134,19 +149,42 @@ def _is_partition(value: Any) -> bool:  # A float is no value of a key, as the s
 
 
 TEXT = instance_of("a text", str)
+
+
 COUNT = that_is("an integer", _is_integer)
+
+
 FLAG = instance_of("True or False", bool)
+
+
 NUMBER = that_is("a finite number", _is_finite)
+
+
 NUMBER_OR_INFINITY = that_is(
     "a number", lambda value: _is_finite(value) or (isinstance(value, float) and value > 0)
 )
+
+
 PARTITION = that_is("an integer, a text, bytes, a boolean or None", _is_partition)
+
+
 TIME = _either((datetime, str), _time, instance_of("a time with a zone", datetime))
+
+
 OFFSET = that_is('an offset, "earliest", "latest" or a time with a zone', _is_offset)
+
+
 PARAMETERS = that_is("a list of values, or a mapping of them by name", _is_list)
+
+
 NAMED = that_is("a mapping by name", _is_named)
+
+
 PEM = instance_of("a file's path, or its bytes, in PEM", str, bytes, os.PathLike)
+
+
 TOPIC = instance_of("a topic's name or a Topic", str, Topic)
+
 
 CHECKS: dict[str, Check] = {
     name: check
@@ -188,6 +226,7 @@ CHECKS: dict[str, Check] = {
     for name in names.split()
 }
 """The checks by the name of the parameter."""
+
 
 UNCHECKED = frozenset(
     {"add", "catalog", "data", "row", "schema", "self", "sentinel", "state", "widen"}
@@ -296,3 +335,76 @@ def _options_of(parameter: inspect.Parameter) -> dict[str, Any]:
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def build(
+    model: type[M], what: str, /, *, error: type[InvalidArgument] = InvalidArgument, **keys: Any
+) -> M:
+    """Build a message; keys that are None are left out.
+
+    Raises:
+        InvalidArgument: Of class `error`; names the key and the problem.
+    """
+    given = {key: value for key, value in keys.items() if value is not None}
+    try:
+        return model(**given)
+    except ValidationError as problem:
+        raise error(shortened(f"{what}: {sentence(problem, model)}")) from None
+
+
+def wire_partition(value: PartitionValue) -> JsonScalar:
+    """Return a partition value in its wire form: bytes as base64."""
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+
+
+def offset_of(text: str) -> Literal["earliest", "latest"] | datetime:
+    """Parse the text of an offset: a word, a time with a zone, or a time before now, like `-1h`.
+
+    Raises:
+        InvalidTicket: It is none of these.
+    """
+    if text == "earliest" or text == "latest":
+        return text
+    try:
+        if text[:1] == "-" and not text[-1].isdigit():  # A plain number is an offset from the end.
+            ago_ms = duration_in("ms", text[1:])
+            if ago_ms is not None:
+                return datetime.now(UTC) - timedelta(milliseconds=ago_ms)
+        return moment_of(parse_timestamp(text, up=True))
+    except (InvalidArgument, OverflowError):
+        raise InvalidTicket(
+            f"{text!r:.80} is not an offset: expected a number, earliest, latest, a time with a "
+            "zone, like 2026-11-20T12:00:00Z, or one before now, like -30m, -1h or -7d"
+        ) from None
+
+
+def wire_offset(value: OffsetValue) -> int | str | TimestampOffset:
+    """Return an offset in its wire form: numbers and words as they are, times wrapped.
+
+    Raises:
+        InvalidTicket: A text is no word and no time.
+    """
+    if isinstance(value, str):
+        value = offset_of(value)
+    if isinstance(value, datetime):
+        return TimestampOffset(timestamp=wire_time(value))
+    return value
+
+
+def wire_time(value: TimeValue) -> str:
+    """Return a time as RFC 3339 in UTC.
+
+    Raises:
+        InvalidArgument: Without a zone, or not RFC 3339, or outside of the years 1 to 9999.
+    """
+    if isinstance(value, str):
+        return format_timestamp(parse_timestamp(value))
+    if value.tzinfo is None:
+        raise InvalidArgument(f"the time {value.isoformat()} has no zone: give one, like UTC")
+    try:
+        utc = value.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise InvalidArgument(
+            f"the time {value.isoformat()} is outside of the years 1 to 9999 of UTC"
+        ) from None
+    return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")

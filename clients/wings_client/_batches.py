@@ -8,8 +8,14 @@ from typing import Any, cast
 import pyarrow as pa
 
 from wings_client._model import Topic
-from wings_client._pandas import frame_table, is_pandas
-from wings_client._rows import Row, batch_of_columns, batch_of_rows, mapping_of_object
+from wings_client._rows import (
+    Row,
+    batch_of_columns,
+    batch_of_rows,
+    frame_table,
+    is_pandas,
+    mapping_of_object,
+)
 from wings_client.arrow import RecordBatch
 from wings_core.arrow_compute import pc
 from wings_core.cast import Caster

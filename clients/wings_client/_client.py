@@ -2,18 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Unpack
 
 from wings_client._access import Access, Pem
-from wings_client._acquire import member_name, ticket_of
 from wings_client._admin import TopicRef, is_from_end, name_of
 from wings_client._arguments import (
     NUMBER_OR_INFINITY,
+    build,
     checked,
     checked_with,
     instance_of,
     list_of,
     that_is,
+    wire_partition,
 )
 from wings_client._chunks import OnDataLoss
 from wings_client._consumer import Consumer, ConsumerEngine
@@ -27,26 +28,24 @@ from wings_client._group import (
     GroupReads,
     SlotsCallback,
 )
-from wings_client._messages import build, wire_partition
 from wings_client._model import PartitionValue, Topic
 from wings_client._read_options import SelectKeywords
 from wings_client._reads import ReadCalls
 from wings_client._retry import Retry
 from wings_client._shards import ShardCalls
-from wings_client._share import DELIVERY_MESSAGES, ShareCalls
+from wings_client._share import DELIVERY_MESSAGES, ShareCalls, member_name, ticket_of
 from wings_client._share_consumer import ShareConsumer
 from wings_client._share_engine import ShareEngine
 from wings_client._tables import TableCalls
 from wings_client._transactions import TransactionCalls
-from wings_client._transport import TIMEOUT_SECONDS, Transport
+from wings_client._transport import TIMEOUT_SECONDS, Closing, Transport
 from wings_client._worker import WorkerCalls
 from wings_client._writes import WriteCalls
 from wings_client.gather._gather import Gather, gather
-from wings_client.gather._request import Request
-from wings_client.gather._rules import Rules, Sentinel, Strategy, wait
+from wings_client.gather._request import Request, Rules, Sentinel, Strategy, wait
 from wings_core.contracts.reads import ReadOptions
 from wings_core.contracts.share import CREDIT_MAX
-from wings_core.errors import FencedMember, InvalidArgument, InvalidTicket, WingsError
+from wings_core.errors import FencedMember, InvalidArgument, InvalidTicket
 
 
 @checked_with(retry=instance_of("a Retry", Retry))
@@ -90,6 +89,7 @@ def connect(
 
 @checked
 class Client(
+    Closing,
     WriteCalls,
     ReadCalls,
     TableCalls,
@@ -121,18 +121,6 @@ class Client(
             WingsError: A producer's remaining batches were refused or could not be sent.
         """
         self._transport.close()
-
-    def __enter__(self) -> Self:
-        """Return the client itself."""
-        return self
-
-    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
-        """Close the client; an error raised in the block takes precedence over one of `close`."""
-        try:
-            self.close()
-        except WingsError:
-            if error is None:
-                raise
 
     @checked_with(
         topic=that_is(
@@ -223,7 +211,7 @@ class Client(
             raise InvalidArgument("a consumer reads one topic; a member of a group reads several")
         if len({each.uuid for each in topics}) < len(topics):
             raise InvalidArgument("a topic is named twice")
-        wanted = build(ReadOptions, InvalidTicket, "consumer", **options)
+        wanted = build(ReadOptions, "consumer", error=InvalidTicket, **options)
         offsets = ConsumerOffsets(self._transport, self, name, topics, by_topic=by_topic)
         reads: ConsumerReads | GroupReads
         if member_options is None:

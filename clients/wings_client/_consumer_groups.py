@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wings_client._admin import AdminCalls, TopicRef, name_of
-from wings_client._arguments import checked
-from wings_client._messages import build, wire_offset, wire_partition
+from wings_client._arguments import build, checked, wire_offset, wire_partition
 from wings_client._model import Moment, PartitionValue, parsed
 from wings_core.contracts.actions import LIST_MAX
 from wings_core.contracts.consumer_groups import DescribeGroup, ListConsumerGroups, ResetGroup
 from wings_core.contracts.totals import CONSUMERS_MAX, ConsumerLag, ListConsumers
-from wings_core.errors import InvalidArgument
 from wings_core.partitions import JsonScalar
 
 
@@ -142,7 +140,6 @@ class ConsumerGroupCalls(AdminCalls):
         """
         body = build(
             ConsumerLag,
-            InvalidArgument,
             "consumer_lag",
             consumer=consumer,
             topic=None if topic is None else name_of(topic),
@@ -173,9 +170,7 @@ class ConsumerGroupCalls(AdminCalls):
         members: tuple[ConsumerGroupMember, ...] = ()
         after: str | None = None
         while True:
-            body = build(
-                DescribeGroup, InvalidArgument, "consumer_group", consumer=name, after=after
-            )
+            body = build(DescribeGroup, "consumer_group", consumer=name, after=after)
             page = self._act("group-describe", body)
             if after is None:
                 members = tuple(parsed(ConsumerGroupMember, each) for each in page["members"])
@@ -212,7 +207,6 @@ class ConsumerGroupCalls(AdminCalls):
             where = wire_offset(to)
         body = build(
             ResetGroup,
-            InvalidArgument,
             "reset_consumer_group",
             consumer=name,
             topic=name_of(topic),

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple, Protocol, TypeVar
 
+from wings_client._arguments import OffsetValue
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import client_closed, is_passing
-from wings_client._messages import OffsetValue
 from wings_client._model import Consumed, ConsumerOffset, PartitionValue, Topic
 from wings_client._retry import Backoff
 from wings_client._transport import Transport

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from wings_client._arguments import build
 from wings_client._chunks import Chunks, OnDataLoss
 from wings_client._consumer_offsets import ConsumerOffsets, patiently
-from wings_client._handover import Handover, HandoverClosed
-from wings_client._messages import build
 from wings_client._model import Consumed, Topic
 from wings_client._read_options import wire_partitions
-from wings_client._threads import Work
+from wings_client._threads import Handover, HandoverClosed, Work
 from wings_client._transport import Transport
 from wings_core.contracts.reads import ALL, ENTRIES_MAX, ReadOptions
 from wings_core.contracts.tickets import FollowTicket, ScanTicket
@@ -171,7 +170,9 @@ class ConsumerReads:
 
     def _chunks(self, **where: Any) -> Chunks:
         keys = {**self._options.selection, **where}
-        ticket = build(FollowTicket, InvalidTicket, "consumer", topic=self._topic.name, **keys)
+        ticket = build(
+            FollowTicket, "consumer", error=InvalidTicket, topic=self._topic.name, **keys
+        )
         seconds = self._transport.retry.reconnect_seconds
         chunks = Chunks(self._transport, ticket, reconnect_seconds=seconds)
         chunks.on_data_loss = self._on_data_loss
@@ -227,8 +228,8 @@ def probe_of(
     """
     ticket = build(
         ScanTicket,
-        InvalidTicket,
         "consumer",
+        error=InvalidTicket,
         topic=topic.name,
         columns=topic.schema.names[:1],
         filter=selection.get("filter"),

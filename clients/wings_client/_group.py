@@ -17,22 +17,21 @@ from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, cast
 
-from wings_client._acquire import member_name
+from wings_client._arguments import build
 from wings_client._chunks import Chunks, OnDataLoss
 from wings_client._consumer_groups import AssignedSlots
 from wings_client._consumer_offsets import ConsumerOffsets, TopicPartition
 from wings_client._consumer_reads import BATCHES_WAITING_MAX, hand_over, is_on_its_way, probe_of
 from wings_client._errors import is_passing
-from wings_client._handover import Handover
-from wings_client._messages import build
 from wings_client._model import Consumed, RangesBatch, Topic, TopicBatch
-from wings_client._threads import Work
+from wings_client._share import member_name
+from wings_client._threads import Handover, Work
 from wings_client._transport import Transport
 from wings_core.contracts.chunks import PartitionRanges
 from wings_core.contracts.consumer_groups import GroupHeartbeat
 from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import FollowTicket
-from wings_core.errors import FencedMember, InvalidArgument, InvalidTicket, WingsError
+from wings_core.errors import FencedMember, InvalidTicket, WingsError
 from wings_core.model import MemberEpoch
 
 SESSION_SECONDS = 45.0
@@ -375,7 +374,6 @@ class GroupReads:
             keys["instance"] = self._options.instance
         body = build(
             GroupHeartbeat,
-            InvalidArgument,
             "consumer",
             consumer=self._name,
             member=self._options.member,
@@ -475,8 +473,8 @@ class GroupReads:
         }
         ticket = build(
             FollowTicket,
-            InvalidTicket,
             "consumer",
+            error=InvalidTicket,
             topic=topic,
             partitions=ALL,
             positions=tuple(at.items()),

@@ -24,24 +24,22 @@ import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Literal, Self, overload
+from typing import Literal, overload
 from uuid import uuid4
 
 import pyarrow as pa
 
-from wings_client._accumulator import Accumulator, Acked, Taken
-from wings_client._appended import RowConverter, resolve_acks
-from wings_client._arguments import check_of, checked
+from wings_client._accumulator import Accumulator, Acked, RowConverter, Taken, resolve_acks
+from wings_client._arguments import TimeValue, build, check_of, checked, wire_partition, wire_time
 from wings_client._batches import BATCH_ROWS, Cut, Data, to_batches
 from wings_client._errors import client_closed, is_passing, lost, timed_out
 from wings_client._forks import inherited_error, living
-from wings_client._messages import TimeValue, build, wire_partition, wire_time
 from wings_client._model import Appended, Committed, CommittedRange, PartitionValue, Topic
-from wings_client._put import PutStream
 from wings_client._retry import Backoff
 from wings_client._rows import snapshot, values_getter
+from wings_client._stream import PutStream
 from wings_client._threads import Work
-from wings_client._transport import Transport
+from wings_client._transport import Closing, Transport
 from wings_client._window import Send, Window, full
 from wings_client.arrow import RecordBatch
 from wings_core import tracing
@@ -80,7 +78,7 @@ CHECK_TIMEOUT = check_of("append", "timeout")
 """Made once: `append` takes little longer than to make it."""
 
 
-class Producer:
+class Producer(Closing):
     """A producer over one open stream; made by `Client.producer`, safe from many threads.
 
     Attributes:
@@ -118,7 +116,6 @@ class Producer:
         self._transport = transport
         self._command = build(
             PutCommand,
-            InvalidArgument,
             "producer",
             topic=topic.name,
             partition=wire_partition(partition),
@@ -372,18 +369,6 @@ class Producer:
         """Return its topic and its id."""
         return f"Producer({self.topic.name!r}, producer_id={self.producer_id!r})"
 
-    def __enter__(self) -> Self:
-        """Return the producer itself."""
-        return self
-
-    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
-        """Flush and close; an error raised in the block takes precedence over one of these."""
-        try:
-            self.close()
-        except WingsError:
-            if error is None:
-                raise
-
     def _send_appended(self, taken: Taken) -> None:
         """Put rows that were appended into the window, on the accumulator's thread."""
         batches, bad = self._converter.convert(taken)
@@ -543,7 +528,6 @@ def _metadata(timestamp: str | None, expected_offset: int | None) -> bytes | Non
         return None
     return build(
         BatchMetadata,
-        InvalidArgument,
         "batch",
         timestamp=timestamp,
         expected_offset=expected_offset,

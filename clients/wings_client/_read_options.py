@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
-from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
+from wings_client._arguments import OffsetValue, build, wire_offset, wire_partition
 from wings_client._model import PartitionValue
 from wings_client._transport import Transport
 from wings_core.contracts.info import InfoCommand
@@ -97,8 +97,8 @@ def command_of(ticket: FollowTicket, offset: Offset, **selection: Any) -> InfoCo
         partitions = tuple(PartitionEntry(entry.partition) for entry in partitions)
     return build(
         InfoCommand,
-        InvalidTicket,
         "follow",
+        error=InvalidTicket,
         topic=ticket.topic,
         partition=ticket.partition,
         partitions=partitions,

@@ -4,18 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from wings_client._admin import AdminCalls, TopicRef, check_which, is_from_end, name_of, which
-from wings_client._arguments import checked
+from wings_client._arguments import OffsetValue, build, checked
 from wings_client._chunks import Chunks, OnDataLoss, chunk_of
-from wings_client._fetch import fetch, ticket_timeout_ms
-from wings_client._follow import Follow, ManyFollow, follow
-from wings_client._messages import OffsetValue, build
 from wings_client._model import Chunk, FetchResult, PartitionValue, Topic
 from wings_client._read_options import OffsetsValue, PartitionsValue, ReadKeywords, place
 from wings_client._results import ReadResult
-from wings_client._scan import ScanRead, plan
+from wings_client._scan import Follow, ManyFollow, ScanRead, follow, plan
 from wings_client._sql import SqlParameters, SqlRead, SqlTables
 from wings_client._sql import ticket_of as ticket_of_sql
+from wings_client._stream import TIMEOUT_MS_MIN, milliseconds, read_all
+from wings_client._transport import Transport
 from wings_client.arrow import Schema
+from wings_core import tracing
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL
 from wings_core.contracts.tickets import (
@@ -25,13 +25,13 @@ from wings_core.contracts.tickets import (
     ScanTicket,
 )
 from wings_core.errors import (
-    InvalidArgument,
     InvalidFilter,
     InvalidTicket,
     PartitionRequired,
     SchemaMismatch,
 )
 from wings_core.partitions import any_partition_value
+from wings_core.times import Deadline
 
 if TYPE_CHECKING:
     from wings_client._lazy import Open
@@ -84,8 +84,8 @@ class ReadCalls(AdminCalls):
         def ticket(many: PartitionsValue | None) -> FetchTicket:
             return build(
                 FetchTicket,
-                InvalidTicket,
                 "fetch",
+                error=InvalidTicket,
                 topic=name_of(topic),
                 min_messages=min_messages,
                 max_messages=max_messages,
@@ -471,8 +471,8 @@ class ReadCalls(AdminCalls):
         def opened(start: OffsetsValue) -> Follow | ManyFollow:
             ticket = build(
                 FollowTicket,
-                InvalidTicket,
                 "follow",
+                error=InvalidTicket,
                 topic=name_of(topic),
                 **place(partition, many, start),
                 **options,
@@ -493,11 +493,43 @@ def scan_command(
     """Return the command that plans a scan; `where` is the result of `place`."""
     return build(
         InfoCommand,
-        InvalidArgument,
         "scan",
         topic=name_of(topic),
         end_offset=end_offset,
         splits=splits,
         **where,
         **options,
+    )
+
+
+def ticket_timeout_ms(seconds: float) -> int:
+    """Return the wait of a fetch in milliseconds; a ticket's upper bound is left to its check."""
+    return max(TIMEOUT_MS_MIN, round(seconds * 1000))
+
+
+def fetch(transport: Transport, ticket: FetchTicket, wait: float) -> FetchResult:
+    """Read one partition or many; blocks at most `wait` seconds, beside the client's timeout.
+
+    A broken stream is opened again for the time that remains. See `Client.fetch`.
+    """
+    deadline = Deadline.after(wait)
+
+    def call(seconds: float) -> FetchResult:
+        left = milliseconds(deadline.remaining() or 0.0)
+        return _read(transport, ticket.model_copy(update={"timeout_ms": left}), seconds)
+
+    with tracing.client_span("fetch", {"messaging.destination.name": ticket.topic}, "consumer"):
+        return transport.repeat(call, repeatable=True, timeout=wait + transport.timeout)
+
+
+def _read(transport: Transport, ticket: FetchTicket, seconds: float) -> FetchResult:
+    schema, chunks, end = read_all(transport, ticket, seconds)
+    one = ticket.partitions is None
+    return FetchResult(
+        schema=schema,
+        batches=tuple(chunk.batch for chunk in chunks),
+        ranges=tuple(chunk.ranges for chunk in chunks),
+        partitions=end.partitions,
+        end=end.end,
+        asked=ticket.offset if one and isinstance(ticket.offset, int) else None,
     )

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from wings_client._pandas import frame_table, is_pandas
+from wings_client._rows import frame_table, is_pandas
 from wings_core.arrow_types import fields_of, plain_schema
 from wings_core.contracts.messages import shortened
 from wings_core.errors import InvalidArgument, InvalidSchema

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wings_client._admin import AdminCalls
-from wings_client._arguments import checked
-from wings_client._messages import build
+from wings_client._arguments import build, checked
 from wings_core.contracts.actions import (
     ShardAcquire,
     ShardCount,
@@ -15,7 +14,6 @@ from wings_core.contracts.actions import (
     ShardPrune,
 )
 from wings_core.contracts.shards import ClaimEntry
-from wings_core.errors import InvalidArgument
 from wings_core.model import Shard, ShardCounts, ShardsPruned, ShardState
 from wings_core.times import parse_timestamp
 
@@ -44,7 +42,6 @@ class ShardCalls(AdminCalls):
         """
         body = build(
             ShardOpen,
-            InvalidArgument,
             "open_shards",
             source=source,
             token=token,
@@ -69,12 +66,11 @@ class ShardCalls(AdminCalls):
         """
         body = build(
             ShardAcquire,
-            InvalidArgument,
             "acquire_shards",
             source=source,
             token=token,
             claims=tuple(
-                build(ClaimEntry, InvalidArgument, "claim", shard=shard, token=owner)
+                build(ClaimEntry, "claim", shard=shard, token=owner)
                 for shard, owner in claims.items()
             ),
             stale_seconds=stale_seconds,
@@ -83,14 +79,12 @@ class ShardCalls(AdminCalls):
 
     def reset_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
         """Reopen dead shards, for any reader to acquire; returns those that were dead."""
-        body = build(
-            ShardNames, InvalidArgument, "reset_shards", source=source, shards=tuple(shards)
-        )
+        body = build(ShardNames, "reset_shards", source=source, shards=tuple(shards))
         return _shards(self._act("shard-reset", body, repeatable=False))
 
     def get_shards(self, source: str, shards: Iterable[str]) -> list[Shard]:
         """Return the existing ones of these shards, in the order given."""
-        body = build(ShardNames, InvalidArgument, "get_shards", source=source, shards=tuple(shards))
+        body = build(ShardNames, "get_shards", source=source, shards=tuple(shards))
         return _shards(self._act("shard-get", body))
 
     def list_shards(
@@ -111,7 +105,6 @@ class ShardCalls(AdminCalls):
         """
         body = build(
             ShardList,
-            InvalidArgument,
             "list_shards",
             source=source,
             state=state,
@@ -122,7 +115,7 @@ class ShardCalls(AdminCalls):
 
     def count_shards(self, source: str) -> ShardCounts:
         """Count the shards of a source."""
-        body = build(ShardCount, InvalidArgument, "count_shards", source=source)
+        body = build(ShardCount, "count_shards", source=source)
         return ShardCounts(**self._act("shard-count", body))
 
     def prune_shards(
@@ -143,7 +136,6 @@ class ShardCalls(AdminCalls):
         """
         body = build(
             ShardPrune,
-            InvalidArgument,
             "prune_shards",
             source=source,
             age_seconds=age_seconds,

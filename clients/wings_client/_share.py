@@ -1,26 +1,39 @@
-"""Share groups: the calls that manage them, and those of members."""
+"""Share groups: the calls that manage them, and a member's acquires and acknowledgements."""
 
+import os
+import secrets
+import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import pyarrow.flight as flight
 from pydantic import ValidationError
 
-from wings_client._acquire import acknowledge, acquire, ticket_of
 from wings_client._admin import AdminCalls, TopicRef, name_of
-from wings_client._arguments import checked
-from wings_client._errors import client_closed
-from wings_client._messages import OffsetValue, build, wire_offset, wire_partition
+from wings_client._arguments import OffsetValue, build, checked, wire_offset, wire_partition
+from wings_client._cancellation import interruptible
+from wings_client._errors import call_errors, client_closed, lost, typed_error
 from wings_client._model import PartitionValue, parsed
 from wings_client._results import ReadResult
 from wings_client._share_model import Delivery, Redriven, ShareGroup, ShareMembers
 from wings_client._sql import SqlRead
 from wings_client._sql import ticket_of as ticket_of_sql
-from wings_client._stream import TIMEOUT_MS_MIN, Reading, StreamCancelled
+from wings_client._stream import (
+    INTERRUPT_SECONDS,
+    TIMEOUT_MS_MIN,
+    Reading,
+    StreamCancelled,
+    milliseconds,
+)
+from wings_client._transport import Transport
 from wings_core.contracts.messages import sentence, shortened
 from wings_core.contracts.share import (
+    CREDIT_MAX,
+    Acknowledge,
     AcknowledgementEntry,
+    AcquireEnd,
     AlterGroup,
     CreateGroup,
     GroupBody,
@@ -28,13 +41,24 @@ from wings_core.contracts.share import (
     PartitionsOfGroup,
     Redrive,
     SeekGroup,
+    ShareCommand,
+    parse_acquired_metadata,
 )
-from wings_core.errors import GroupNotFound, InvalidArgument, WingsError
+from wings_core.contracts.tickets import AcquireTicket
+from wings_core.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    InvalidTicket,
+    WingsError,
+    error_from_json,
+)
 from wings_core.model import ShareConfig
 from wings_core.names import TopicName
 
 DELIVERY_MESSAGES = 500
 """The most messages that a member acquires at once, by default."""
+
+AckType = Literal["accept", "release", "reject", "renew"]
 
 
 @checked
@@ -163,7 +187,6 @@ class ShareCalls(AdminCalls):
         """
         body = build(
             ListGroups,
-            InvalidArgument,
             "share_groups",
             topic=None if topic is None else name_of(topic),
             namespace=namespace,
@@ -320,7 +343,6 @@ class ShareCalls(AdminCalls):
         while left is None or left > 0:
             body = build(
                 Redrive,
-                InvalidArgument,
                 "redrive",
                 dlq_topic=name_of(dlq_topic),
                 filter=filter,
@@ -361,7 +383,7 @@ BodyT = TypeVar("BodyT", bound=GroupBody)
 
 def _body(model: type[BodyT], call: str, group: str, topic: TopicRef, **keys: Any) -> BodyT:
     """Return the body of a call on a group; `call` names the caller's method in errors."""
-    return build(model, InvalidArgument, call, group=group, topic=name_of(topic), **keys)
+    return build(model, call, group=group, topic=name_of(topic), **keys)
 
 
 def _partition(partition: PartitionValue) -> dict[str, Any]:
@@ -374,3 +396,133 @@ def _config(config: Mapping[str, Any]) -> ShareConfig:
         return ShareConfig(**config)
     except ValidationError as problem:
         raise InvalidArgument(shortened(f"config: {sentence(problem, ShareConfig)}")) from None
+
+
+def acquire(
+    transport: Transport, ticket: AcquireTicket, wait: float, reading: Reading
+) -> list[Delivery]:
+    """Acquire messages for a member; blocks at most `wait` seconds. Tries once.
+
+    Where the stream breaks midway, returns what was received.
+
+    Args:
+        transport: To the server.
+        ticket: Its wait is set here.
+        wait: Most seconds to wait.
+        reading: For this call alone; cancelling it ends the call.
+
+    Raises:
+        StreamCancelled: `Reading.cancel` was called.
+        WingsError: The server's refusal, or `Unavailable`.
+    """
+    asked = ticket.model_copy(update={"timeout_ms": milliseconds(wait)})
+    stream = reading.open(asked.to_bytes(), wait + transport.timeout)
+    found: list[Delivery] = []
+    try:
+        _read(stream.reader, found, wait, transport.endpoint)
+    except call_errors() as error:
+        if reading.is_cancelled:
+            raise StreamCancelled from None
+        if not found:
+            raise typed_error(error, transport.endpoint) from error
+    finally:
+        reading.done()
+    return found
+
+
+def _read(
+    reader: flight.FlightStreamReader, found: list[Delivery], wait: float, endpoint: str
+) -> None:
+    with interruptible(reader, waits_long=wait > INTERRUPT_SECONDS) as read_chunk:
+        while True:
+            try:
+                batch, metadata = read_chunk()
+            except StopIteration:
+                if not found:
+                    raise lost("a stream ended before its end chunk", endpoint) from None
+                return
+            described = parse_acquired_metadata(metadata)
+            if isinstance(described, AcquireEnd):
+                return
+            found.append(Delivery.of(batch, described))
+
+
+def acknowledge(
+    transport: Transport,
+    group: str,
+    topic: str,
+    member: str,
+    entries: Sequence[AcknowledgementEntry],
+    *,
+    repeatable: bool = False,
+) -> list[WingsError | None]:
+    """Acknowledge messages; returns the error of each entry, in order, or None.
+
+    Raises:
+        WingsError: The call as a whole failed; which entries were carried out is unknown.
+    """
+    body = build(
+        Acknowledge,
+        "acknowledge",
+        group=group,
+        topic=topic,
+        member=member,
+        acks=tuple(entries),
+    )
+    answer = transport.act("share-acknowledge", body, repeatable=repeatable)
+    return [None if each["code"] is None else error_from_json(each) for each in answer["results"]]
+
+
+def member_name() -> str:
+    """Return a random name for a member, which says where it runs."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def ticket_of(
+    group: str,
+    topic: str,
+    member: str,
+    partition: PartitionValue,
+    max_messages: int,
+    call: str = "share_consumer",
+) -> AcquireTicket:
+    """Return the ticket of a member's acquires; without a partition, of any.
+
+    Args:
+        group: The group's name.
+        topic: The topic of the group.
+        member: The member's name.
+        partition: The partition value, or None.
+        max_messages: Most messages of a delivery.
+        call: Call whose argument is at fault, for errors.
+    """
+    return build(
+        AcquireTicket,
+        call,
+        error=InvalidTicket,
+        group=group,
+        topic=topic,
+        member=member,
+        partition=wire_partition(partition),
+        max_messages=max_messages,
+    )
+
+
+def command_of(ticket: AcquireTicket, prefetch: int = 0) -> ShareCommand:
+    """Return the descriptor of a share stream for what a ticket asks for.
+
+    Args:
+        ticket: Ticket of a member.
+        prefetch: So many deliveries are sent ahead, within the bound of a stream's credit.
+    """
+    messages = min(CREDIT_MAX, ticket.max_messages)
+    named = {} if ticket.any_partition else {"partition": ticket.partition}
+    return ShareCommand(
+        kind="share",
+        group=ticket.group,
+        topic=ticket.topic,
+        member=ticket.member,
+        credit=min(CREDIT_MAX, messages * (1 + prefetch)),
+        max_messages=messages,
+        **named,
+    )

@@ -1,15 +1,14 @@
 """The share consumer: a member of a share group, which renews the locks of what it processes."""
 
 from collections.abc import Iterator
-from typing import Self
 
 from wings_client._forks import finalize
 from wings_client._share_engine import ShareEngine
 from wings_client._share_model import Delivery, Rows
-from wings_core.errors import WingsError
+from wings_client._transport import Closing
 
 
-class ShareConsumer(Iterator[Delivery]):
+class ShareConsumer(Closing, Iterator[Delivery]):
     """A member of a share group; made by `Client.share_consumer`.
 
     Iterating yields deliveries and blocks while there are none. Each is held by this member, and
@@ -157,15 +156,3 @@ class ShareConsumer(Iterator[Delivery]):
         """
         with self.engine.telling():
             self.engine.close()
-
-    def __enter__(self) -> Self:
-        """Return the consumer itself."""
-        return self
-
-    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
-        """Close the consumer; an error raised in the block takes precedence over one of its own."""
-        try:
-            self.close()
-        except WingsError:
-            if error is None:
-                raise

@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from wings_client._acquire import AckType, acknowledge, acquire, command_of
 from wings_client._arguments import check_of
 from wings_client._cancellation import current_cancellation, woken_by_cancellation
 from wings_client._errors import copy_of, is_passing, is_timeout
 from wings_client._retry import Backoff
+from wings_client._share import AckType, acknowledge, acquire, command_of
 from wings_client._share_locks import Held, Locks, entry_of
 from wings_client._share_model import Delivery, OffsetRange, Rows
 from wings_client._share_stream import CLOSE_SECONDS, Sent, ShareStream

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from wings_client._acquire import AckType
-from wings_client._messages import build
+from wings_client._arguments import build
+from wings_client._share import AckType
 from wings_client._share_model import Delivery, OffsetRange, common, merged, without
 from wings_client._threads import start_thread
 from wings_core.contracts.share import AcknowledgementEntry
-from wings_core.errors import InvalidArgument, InvalidRecordState, WingsError
+from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.times import Deadline
 
 RENEWALS_PER_LOCK = 3
@@ -388,7 +388,6 @@ def entry_of(
     """
     return build(
         AcknowledgementEntry,
-        InvalidArgument,
         kind,
         partition=delivery.partition,
         first=first,

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from wings_client._arguments import build
+from wings_client._cancellation import interruptible
 from wings_client._errors import call_errors, client_closed, typed_error
-from wings_client._interrupt import interruptible
-from wings_client._messages import build
-from wings_client._pandas import frame_table, is_pandas
 from wings_client._results import Read
+from wings_client._rows import frame_table, is_pandas
 from wings_client._stream import OpenStream, Reading, StreamCancelled
 from wings_client._transport import Transport
 from wings_client.arrow import RecordBatch, RecordBatchReader
@@ -122,7 +122,7 @@ def ticket_of(
             )
     if timeout is not None:
         keys["timeout_ms"] = max(1, round(timeout * 1000))
-    return build(SqlTicket, InvalidTicket, "sql", sql=text, parameters=given, **keys)
+    return build(SqlTicket, "sql", error=InvalidTicket, sql=text, parameters=given, **keys)
 
 
 def _stream(name: str, table: Any) -> str:

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, Any, Unpack
 
 from wings_client._admin import AdminCalls, TopicRef, name_of
-from wings_client._arguments import checked
-from wings_client._messages import build
+from wings_client._arguments import build, checked
 from wings_client._read_options import SelectKeywords, place
 from wings_client._results import ReadResult
 from wings_client._scan import plan
@@ -109,9 +108,7 @@ class TableCalls(AdminCalls):
 
         keyed = self.topic(topic if isinstance(topic, str) else topic.name)
         where = place(None, None if keyed.partition_key is None else ALL, "earliest")
-        command = build(
-            InfoCommand, InvalidArgument, "snapshot", topic=keyed.name, **where, **options
-        )
+        command = build(InfoCommand, "snapshot", topic=keyed.name, **where, **options)
         schema, parts = plan(self._transport, command)
         table = None
         # Of the ranges, any later state of the table has the same rows.
@@ -130,7 +127,7 @@ class TableCalls(AdminCalls):
         )
 
     def _described_table(self, topic: TopicRef) -> dict[str, Any]:
-        body = build(TopicBody, InvalidArgument, "table", topic=name_of(topic))
+        body = build(TopicBody, "table", topic=name_of(topic))
         return self._act("describe-topic", body)
 
 

@@ -15,15 +15,21 @@ from typing import Any, Protocol, Self
 from uuid import uuid4
 
 from wings_client._admin import TopicRef, name_of
-from wings_client._arguments import checked, checked_with, that_is
+from wings_client._arguments import (
+    TimeValue,
+    build,
+    checked,
+    checked_with,
+    that_is,
+    wire_partition,
+    wire_time,
+)
 from wings_client._batches import Data
 from wings_client._consumer import ConsumerEngine
 from wings_client._consumer_offsets import ConsumerOffsets, Uncommitted, patiently
-from wings_client._messages import TimeValue, build, wire_partition, wire_time
 from wings_client._model import PartitionValue, Published, parsed
 from wings_client._rows import snapshot
-from wings_client._stage import Stage
-from wings_client._stages import StageCalls
+from wings_client._stage import Stage, StageCalls
 from wings_client._transport import Transport
 from wings_core.contracts.actions import (
     PublishedOffset,
@@ -65,7 +71,7 @@ class Transactions:
     """
 
     def __init__(self, transport: Transport, stages: StageCalls, writer: str) -> None:
-        body = build(TransactionBegin, InvalidArgument, "transactions", writer=writer)
+        body = build(TransactionBegin, "transactions", writer=writer)
         self.writer = writer
         self.epoch: int = transport.act("transaction-begin", body, repeatable=True)["epoch"]
         self._begun_at = time.monotonic()
@@ -155,7 +161,6 @@ class Transactions:
         batch, self._batch = self._batch, self._batch + 1
         body = build(
             StagePublish,
-            InvalidArgument,
             "transaction",
             writer=self.writer,
             batch=batch,
@@ -483,7 +488,6 @@ def _offsets_of(consumer: ConsumerOffsets, taken: Uncommitted) -> PublishedOffse
     fence = consumer.fence_of(taken)
     return build(
         PublishedOffsets,
-        InvalidArgument,
         "transaction",
         consumer=consumer.name,
         member=None if fence is None else fence.member,

@@ -12,20 +12,22 @@ a gRPC deadline, and longer streams are resumed by a new one.
 import json
 import random
 import threading
+import time
 import weakref
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_client._access import Access
-from wings_client._addresses import ADDRESSES_MAX, Addresses, addresses_of
 from wings_client._cancellation import current_cancellation
 from wings_client._errors import (
+    Connection,
     call_errors,
     client_closed,
     ignored_call_errors,
@@ -39,7 +41,7 @@ from wings_client._retry import Retry, repeat_call
 from wings_core import tracing
 from wings_core.contracts.messages import dump
 from wings_core.contracts.put import TOPIC_HEADER
-from wings_core.errors import InvalidArgument, WingsError
+from wings_core.errors import InvalidArgument, Unavailable, WingsError
 from wings_core.times import Deadline
 
 if TYPE_CHECKING:
@@ -70,7 +72,6 @@ CONNECT_SECONDS = (1.0, 20.0)
 """How long connecting may take within the client's timeout: at least, and gRPC's default. A stream
 without a deadline waits for it."""
 
-
 _TLS = "grpc+tls://"
 
 DISCOVERY_SECONDS_MAX = 2.0
@@ -82,6 +83,12 @@ PROOF_SECONDS_MAX = 1.0
 CONNECTIONS_MAX = 64
 """Connections kept, of a cluster whose nodes come and go; the one unused for longest goes first."""
 
+ADDRESSES_MAX = 100
+"""The most addresses of one client."""
+
+AVOIDED_SECONDS = 5.0
+"""How long reads are not spread to an address that failed."""
+
 
 class Closable(Protocol):
     """Something open on a transport, such as a follow or a producer."""
@@ -89,6 +96,46 @@ class Closable(Protocol):
     def close(self) -> None:
         """Close it; idempotent."""
         ...
+
+
+class Closing:
+    """A context manager that its block closes; an error of the block precedes one of `close`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it."""
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
+        """Close it; an error raised in the block takes precedence over one of `close`."""
+        try:
+            self.close()
+        except WingsError:
+            if error is None:
+                raise
+
+
+class AsyncClosing:
+    """A `Closing` whose `close` is awaited."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close it."""
+
+    async def __aenter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
+        """Close it; an error raised in the block takes precedence over one of `close`."""
+        try:
+            await self.close()
+        except WingsError:
+            if error is None:
+                raise
 
 
 class Cancellable(Protocol):
@@ -457,3 +504,88 @@ class Transport:
                     self._clients.popitem(last=False)
             self._clients.move_to_end(endpoint)
             return client
+
+
+def addresses_of(endpoint: str | Sequence[str]) -> tuple[str, ...]:
+    """Split an endpoint into its addresses.
+
+    Args:
+        endpoint: `grpc://host:7777`, several of them with commas between (where those after the
+            first may leave out the scheme), or a sequence of such.
+
+    Raises:
+        InvalidArgument: No address, an empty one, or more than `ADDRESSES_MAX`.
+    """
+    texts = [endpoint] if isinstance(endpoint, str) else list(endpoint)
+    found: dict[str, None] = {}
+    for text in texts:
+        scheme = ""
+        for part in text.split(","):
+            address = part.strip()
+            if not address:
+                raise InvalidArgument(
+                    f"{text!r:.200} is not an endpoint like grpc://host:7777, nor several with "
+                    "commas between: there is an empty one"
+                )
+            if "://" in address:
+                scheme = address.partition("://")[0]
+            elif scheme:
+                address = f"{scheme}://{address}"
+            found[address] = None
+    if not 1 <= len(found) <= ADDRESSES_MAX:
+        raise InvalidArgument(f"a client takes 1 to {ADDRESSES_MAX} addresses; got {len(found)}")
+    return tuple(found)
+
+
+class Addresses:
+    """The nodes of one cluster; all methods are safe from any thread.
+
+    Calls go to one node until it fails, then to the next. The first one is random, so that clients
+    with the same list spread over it.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.all = tuple(addresses)
+        self._lock = threading.Lock()
+        self._index = random.randrange(len(self.all))
+        self._failed: dict[str, float] = {}
+        """When each address last failed, on the monotonic clock."""
+
+    @property
+    def current(self) -> str:
+        """The address that calls go to."""
+        return self.all[self._index]
+
+    def learn(self, others: Sequence[str]) -> None:
+        """Take further nodes, which answered; calls go to a random one of all from now on."""
+        with self._lock:
+            new = [each for each in dict.fromkeys(others) if each not in self.all]
+            self.all = (*self.all, *new)[:ADDRESSES_MAX]
+            self._index = random.randrange(len(self.all))
+
+    def note(self, error: WingsError, address: str) -> None:
+        """Send later calls to the next address if a call to `address` found no server there."""
+        if len(self.all) == 1 or not isinstance(error, Unavailable):
+            return
+        if error.facts.get("connection") == Connection.CLOSED:
+            return
+        with self._lock:
+            if address in self.all:
+                self._failed[address] = time.monotonic()
+            if address == self.all[self._index]:  # Else another thread has switched already.
+                self._index = (self._index + 1) % len(self.all)
+
+    def for_read(self, number: int) -> str:
+        """Return the address for a read; consecutive numbers cycle through the answering nodes.
+
+        Args:
+            number: Index of the read, from 0.
+        """
+        if len(self.all) == 1:
+            return self.all[0]
+        since = time.monotonic() - AVOIDED_SECONDS
+        with self._lock:
+            start = self._index
+            ordered = [*self.all[start:], *self.all[:start]]
+            answering = [each for each in ordered if self._failed.get(each, since) <= since]
+        return (answering or ordered)[number % len(answering or ordered)]

@@ -2,12 +2,11 @@
 
 from typing import Any, Self
 
-from wings_client._acquire import member_name, ticket_of
 from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._arguments import checked
-from wings_client._interrupt import LOOK_SECONDS
+from wings_client._cancellation import LOOK_SECONDS
 from wings_client._model import PartitionValue
-from wings_client._share import DELIVERY_MESSAGES
+from wings_client._share import DELIVERY_MESSAGES, member_name, ticket_of
 from wings_client._share_engine import ShareEngine
 from wings_client._worker_engine import WorkerEngine, WorkerOptions, is_async
 from wings_client._worker_model import DELAY_SECONDS_MAX, BackoffPolicy, Each, WorkerStats

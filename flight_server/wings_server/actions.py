@@ -5,13 +5,15 @@ function's docstring is its description in Flight's ListActions and the OpenAPI 
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from itertools import groupby, islice, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 from uuid import uuid4
+
+import pyarrow as pa
 
 from wings_core.contracts.actions import (
     AlterTopic,
@@ -51,6 +53,14 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.shards import describe_counts, describe_pruned, describe_shards
 from wings_core.contracts.sql import LiveBody
+from wings_core.contracts.tickets import (
+    DATA_SCHEMA,
+    FILES_SCHEMA,
+    BackupBegin,
+    BackupEnd,
+    BackupFiles,
+    BackupRead,
+)
 from wings_core.errors import InvalidArgument
 from wings_core.log import Log
 from wings_core.model import ConsumerCommit, PartitionState, Topic, TopicConfig
@@ -60,17 +70,11 @@ from wings_core.security.principal import CALLER
 from wings_core.security.rights import Grant
 from wings_core.security.tokens import Token, digest_of, new_secret, parse_expiry
 from wings_core.times import now_us
-from wings_server.action import Actions, Json
-from wings_server.backups import BACKUP_ACTIONS
 from wings_server.group_actions import GROUP_ACTIONS, looking_at_members
-from wings_server.health_action import HEALTH_ACTIONS
-from wings_server.node_states import NODE_ACTIONS
-from wings_server.served_log import ServedLog
-from wings_server.share_actions import SHARE_ACTIONS
-from wings_server.totals_actions import TOTALS_ACTIONS
+from wings_server.overview_actions import OVERVIEW_ACTIONS
+from wings_server.served_log import Actions, Json, ServedLog
 
 ACTIONS = Actions()
-
 
 _TOPICS_AT_ONCE = 1_000
 """Topics per request to metadata, for a list with a limit."""
@@ -392,10 +396,36 @@ def revoke_token(log: Log, body: TokenRevoke) -> Json:
     return describe_token(log.tokens.revoke(body.name))
 
 
+@ACTIONS.add("backup-begin", BackupBegin)
+def begin_backup(log: ServedLog, body: BackupBegin) -> Json:
+    """Begin a backup of the current state, to be read over Flight; returns its id."""
+    del body
+    return log.backups.begin()
+
+
+@ACTIONS.add("backup-end", BackupEnd)
+def end_backup(log: ServedLog, body: BackupEnd) -> Json:
+    """End a backup; returns whether it was still in progress."""
+    return {"ended": log.backups.end(body.backup)}
+
+
+def open_backup(
+    log: ServedLog, ticket: BackupFiles | BackupRead
+) -> tuple[pa.Schema, Generator[tuple[pa.RecordBatch, bytes]]]:
+    """Return the schema of a ticket's data, and its batches, without metadata."""
+    if isinstance(ticket, BackupFiles):
+        return FILES_SCHEMA, _without_metadata(log.backups.files(ticket.backup))
+    return DATA_SCHEMA, _without_metadata(log.backups.read(ticket))
+
+
+def _without_metadata(
+    batches: Generator[pa.RecordBatch],
+) -> Generator[tuple[pa.RecordBatch, bytes]]:
+    with closing(batches):
+        for batch in batches:
+            yield batch, b""
+
+
 ACTIONS.update(GROUP_ACTIONS)
-ACTIONS.update(SHARE_ACTIONS)
 ACTIONS.update(TOKEN_ACTIONS)
-ACTIONS.update(BACKUP_ACTIONS)
-ACTIONS.update(TOTALS_ACTIONS)
-ACTIONS.update(NODE_ACTIONS)
-ACTIONS.update(HEALTH_ACTIONS)
+ACTIONS.update(OVERVIEW_ACTIONS)

@@ -58,7 +58,7 @@ def serve(**flags: Any) -> None:
     `[limits]`). Flags take precedence over the environment, and that over the file.
     """
     # Before anything loads pyarrow.
-    from wings_server.arrow_memory import load_bounded
+    from wings_server.resources import load_bounded
 
     if not _may_serve_kafka(flags):
         hide_numpy()

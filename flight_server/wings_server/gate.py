@@ -1,4 +1,7 @@
-"""The gate: authenticates and authorizes every call, over Flight and HTTP, before any look-up."""
+"""The gate: authenticates and authorizes every call, over Flight and HTTP, before any look-up.
+
+The error of a missing topic names similar ones, of those that the caller may see.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,19 +9,28 @@ from typing import Any
 import structlog
 
 from wings_core.contracts.actions import ActionBody
-from wings_core.errors import PermissionDenied, Unauthenticated
+from wings_core.errors import (
+    PermissionDenied,
+    TopicNotFound,
+    Unauthenticated,
+    WingsError,
+    did_you_mean,
+    nearest,
+)
+from wings_core.metadata.interfaces import Admin
 from wings_core.names import TopicName
 from wings_core.security.principal import CALLER, SECRET, Authenticator, Principal, authorize
 from wings_core.security.quotas import CallUsage
 from wings_core.security.rights import EVERYTHING, Right
-from wings_server.action import Answer
 from wings_server.actions import ACTIONS, TOKEN_ACTIONS
-from wings_server.hidden_stages import by_their_ids
 from wings_server.quotas import PlaceQuotas, PushQuotas
-from wings_server.rights import ACTION_RULES, CALL_RIGHTS, OTHER_ACTIONS
-from wings_server.served_log import ServedLog
+from wings_server.rights import ACTION_RULES, CALL_RIGHTS, OTHER_ACTIONS, by_their_ids
+from wings_server.served_log import Answer, ServedLog
 
 _logger = structlog.get_logger("wings.access")
+
+NAMES_MAX = 1_000
+"""Most topics of the namespace that are compared, by name."""
 
 
 class Gate:
@@ -152,3 +164,30 @@ def _subject(body: Any) -> str:
         if isinstance(found, str):
             return found
     return EVERYTHING
+
+
+def with_similar(admin: Admin, principal: Principal, error: TopicNotFound) -> TopicNotFound:
+    """Return the error of a missing topic with similar topics of its namespace.
+
+    Their ids are in the message, and in the fact `similar`, the best first. Blocks for one look at
+    metadata.
+
+    Args:
+        admin: The topics.
+        principal: The caller.
+        error: The error.
+    """
+    asked = error.facts.get("topic")
+    if asked is None or "similar" in error.facts:
+        return error
+    try:
+        name = TopicName.parse(str(asked))
+        if not principal.may_see_namespace(name.namespace):
+            return error
+        found = admin.list_topics(name.namespace, items_max=NAMES_MAX)
+    except WingsError:
+        return error
+    ids = [topic.name.topic for topic in found if principal.may_see(str(topic.name))]
+    similar = nearest(name.topic, ids)
+    hint = did_you_mean(name.topic, similar)
+    return TopicNotFound(f"{error.message}{hint}", **error.facts, similar=similar)

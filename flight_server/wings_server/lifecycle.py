@@ -16,7 +16,7 @@ import structlog
 from wings_core import tracing_setup
 from wings_core.errors import WingsError
 from wings_server import logs
-from wings_server.descriptors import raise_limit
+from wings_server.resources import raise_limit
 from wings_server.settings import Settings
 
 STOP_SECONDS_MAX = 10.0

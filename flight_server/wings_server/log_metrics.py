@@ -7,6 +7,7 @@ series; the others are summed as `other`, and counted by `wings_series_summed`.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 from itertools import islice
+from typing import NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -14,9 +15,8 @@ from wings_core.model import LargestTopics, PartitionSums, ShareGroup, SharePart
 from wings_core.share.progress import GroupCounts
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
-from wings_server.bounded_series import OTHER, BoundedSeries, bounded
-from wings_server.group_node import GroupNode
 from wings_server.log_standing import TOPICS_MAX, LogStanding
+from wings_server.nodes import GroupNode
 from wings_server.served_log import ServedLog
 
 PARTITIONS_MAX = 100
@@ -27,7 +27,6 @@ GROUP_PARTITIONS_MAX = 10
 
 SERIES_MAX = 1_000
 """Most series of one family in a scrape."""
-
 
 _MAINTENANCE = {
     "passes": ("passes", "Looks at all partitions, or at those of a topic."),
@@ -45,6 +44,10 @@ _MAINTENANCE = {
     "failures": ("failures", "Partitions whose maintenance failed, to be tried again."),
 }
 """Name and help of the maintainer's metrics, by the field of its report."""
+
+OTHER = "other"
+"""Name for all without series of their own. No partition has this text, as JSON strings have
+quotes, and no topic, whose name is a path."""
 
 
 class LogCollector:
@@ -160,6 +163,16 @@ def _of_machine(log: ServedLog) -> Iterator[Metric]:
         "1 while share groups are closed because their state is damaged, else 0.",
         log.shares.coordinator.damage is not None,
     )
+
+
+class BoundedSeries(NamedTuple):
+    """One value of an owner's item, such as a topic's partition."""
+
+    owner: tuple[str, ...]
+    """Values of the labels before the last one."""
+    name: str
+    """Value of the last label, which is bounded."""
+    value: float
 
 
 def _bounded_gauge(
@@ -326,3 +339,52 @@ def _storage_metrics(storage: Storage) -> Iterator[Metric]:
             sizes.add_metric([store, operation], count.bytes)
             seconds.add_metric([store, operation], count.seconds)
     yield from (requests, failures, sizes, seconds)
+
+
+class _Bounded(NamedTuple):
+    """Series within their bound."""
+
+    series: list[BoundedSeries]
+    summed: int
+    """Number of series that are part of a sum."""
+
+
+def bounded(series: Iterable[BoundedSeries], each_max: int, all_max: int) -> _Bounded:
+    """Return the largest series of each owner, and one with the sum of its others.
+
+    Args:
+        series: Series, unique by owner and name.
+        each_max: Most series of one owner, including its sum; at least 1.
+        all_max: Most series in total. With more owners, those with the largest sums have one
+            series each, and the others share one, whose owner is `other` too.
+    """
+    owned: dict[tuple[str, ...], list[BoundedSeries]] = {}
+    for each in series:
+        owned.setdefault(each.owner, []).append(each)
+    found: list[BoundedSeries] = []
+    summed = 0
+    owners = list(owned.values())
+    if len(owners) > all_max:
+        owners.sort(key=_sum, reverse=True)
+        rest = [each for few in owners[all_max - 1 :] for each in few]
+        del owners[all_max - 1 :]
+        found.append(BoundedSeries((OTHER,) * len(rest[0].owner), OTHER, _sum(rest)))
+        summed += len(rest)
+    each_max = min(each_max, max(1, (all_max - len(found)) // max(1, len(owners))))
+    for few in owners:
+        if len(few) <= each_max:
+            found += few
+            continue
+        few.sort(key=_value, reverse=True)
+        found += few[: each_max - 1]
+        found.append(BoundedSeries(few[0].owner, OTHER, _sum(few[each_max - 1 :])))
+        summed += len(few) - each_max + 1
+    return _Bounded(found, summed)
+
+
+def _value(series: BoundedSeries) -> float:
+    return series.value
+
+
+def _sum(series: Iterable[BoundedSeries]) -> float:
+    return sum(each.value for each in series)

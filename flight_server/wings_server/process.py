@@ -20,19 +20,17 @@ from wings_core.share.replica.copies import FileCopies, HoldsCopies
 from wings_core.tables import Catalog, open_catalog
 from wings_core.times import now_us
 from wings_server import lifecycle
-from wings_server.allocator import FreedMemory, keep_freed_memory
-from wings_server.exposure import TLS_MISSING, TOKENS_MISSING, check_exposure
 from wings_server.flight.service import FlightService
 from wings_server.gate import Gate
-from wings_server.group_node import GroupNode
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener, bind
 from wings_server.http.service import HttpService
-from wings_server.membership import Membership
 from wings_server.metrics import Metrics
+from wings_server.nodes import GroupNode, Membership
+from wings_server.resources import FreedMemory, keep_freed_memory
 from wings_server.served_log import ServedLog
 from wings_server.settings import Address, Settings
-from wings_server.tls import Tls, peer_access
+from wings_server.tls import TLS_MISSING, TOKENS_MISSING, Tls, check_exposure, peer_access
 
 if TYPE_CHECKING:
     from wings_server.kafka.service import KafkaService
@@ -292,7 +290,7 @@ def _open_log(
         metadata = started.enter_context(closing(open_postgres(postgres)))
         store_id = metadata.claim_for_nodes()  # Before anything is written.
         if coordinator is None:
-            from wings_server.holds.shared import serve_holds
+            from wings_server.metadata.process import serve_holds
 
             token = metadata.node_token()
             coordinator, holds = serve_holds(settings, started, postgres, token, tls)

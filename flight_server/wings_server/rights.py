@@ -1,13 +1,17 @@
 """The rights that actions and calls need: one table for Flight and HTTP.
 
 Actions missing from the table are reserved to operators.
+
+Stages that a principal may not write to are hidden, as if they did not exist. Stage ids are shared
+by all topics. In requests, the ids of hidden stages are replaced by ids that no stage can have, so
+that the response is that for a missing stage, whatever else is wrong with the request.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from wings_core.contracts.actions import (
     GetOffsets,
@@ -22,13 +26,13 @@ from wings_core.contracts.commits import CommitOffsets
 from wings_core.contracts.consumer_groups import GroupHeartbeat
 from wings_core.contracts.share import AlterGroup, CreateGroup, ListGroups, Redrive
 from wings_core.contracts.totals import ConsumerLag, HistoryBody
-from wings_core.errors import PermissionDenied
+from wings_core.errors import NotFound, PermissionDenied, StageNotFound
 from wings_core.log import Log
+from wings_core.metadata.stages import ABORTED_MAX, no_stage
 from wings_core.names import DEFAULT_NAMESPACE, ID_PATTERN, NamespaceName, TopicName
 from wings_core.security.principal import Principal, authorize
 from wings_core.security.rights import DATA_RIGHTS, EVERYTHING, SOMEWHERE, Right
-from wings_server.action import Answer
-from wings_server.hidden_stages import hide_stages
+from wings_server.served_log import Answer
 
 Names = Callable[[Log, Any], Iterable[str]]
 """Returns the full names of an action's subjects, from its body."""
@@ -36,9 +40,13 @@ Names = Callable[[Log, Any], Iterable[str]]
 Shown = Callable[[Principal, Any], Answer]
 """Returns the part of an action's result that the principal may see."""
 
-
 Hidden = Callable[[Log, Principal, Any], Any]
 """Returns an action's body with the parts replaced that its caller may not know of."""
+
+_HIDDEN = "\x01"
+"""A character that no stage id contains."""
+
+Body = TypeVar("Body", StagePublish, StageAbort)
 
 
 def _nothing_hidden(_: Log, __: Principal, body: Any) -> Any:
@@ -228,6 +236,24 @@ class Rule:
 _READ, _WRITE, _SHARE, _ADMIN = (Right.READ,), (Right.WRITE,), (Right.SHARE,), (Right.ADMIN,)
 
 
+def _hide_stages(log: Log, principal: Principal, body: Body) -> Body:
+    """Return the body with the stages replaced that the principal may not write to.
+
+    The prefix of an abort becomes the ids of the stages that it may write to.
+    """
+    prefix = body.prefix if isinstance(body, StageAbort) else None
+    if _may_write(log, principal, body.stages, prefix):
+        return body
+    stages = [
+        stage if _may_write(log, principal, [stage]) else f"{_HIDDEN}{stage}"
+        for stage in body.stages
+    ]
+    if prefix is None:
+        return body.model_copy(update={"stages": tuple(stages)})
+    begun = sorted(_begun(log, principal, prefix))[:ABORTED_MAX]
+    return body.model_copy(update={"stages": (*stages, *begun), "prefix": None})
+
+
 ACTION_RULES: Mapping[str, Rule] = {
     "create-topic": Rule(_ADMIN, _topic, creates=_topic),
     "describe-topic": Rule(DATA_RIGHTS, _topic),
@@ -253,9 +279,9 @@ ACTION_RULES: Mapping[str, Rule] = {
     "list-consumers": Rule(_READ, _somewhere),
     "consumer-lag": Rule(_READ, _consumed),
     "sql-live": Rule(_READ, _somewhere),
-    "stage-publish": Rule(_WRITE, _stages, _published, hide_stages, reads=_published_offsets),
+    "stage-publish": Rule(_WRITE, _stages, _published, _hide_stages, reads=_published_offsets),
     "transaction-begin": Rule(_WRITE, _writer),
-    "stage-abort": Rule(_WRITE, _stages, hidden=hide_stages),
+    "stage-abort": Rule(_WRITE, _stages, hidden=_hide_stages),
     "shard-open": Rule(_WRITE, _shards),
     "shard-acquire": Rule(_WRITE, _shards),
     "shard-reset": Rule(_WRITE, _shards),
@@ -286,8 +312,10 @@ ACTION_RULES: Mapping[str, Rule] = {
 }
 """Rules by the names of actions."""
 
+
 OTHER_ACTIONS = Rule(_ADMIN, _everything)
 """Rule of actions missing from the table."""
+
 
 CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "read": _READ,
@@ -300,3 +328,29 @@ CALL_RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "backup": _ADMIN,
 }
 """Rights of Flight and HTTP calls that are not actions."""
+
+
+@contextmanager
+def by_their_ids() -> Generator[None]:
+    """Restore the caller's id in the error of a missing stage."""
+    try:
+        yield
+    except StageNotFound as error:
+        stage: str = error.facts.get("stage", "")
+        if not stage.startswith(_HIDDEN):
+            raise
+        raise no_stage(stage.removeprefix(_HIDDEN)) from None
+
+
+def _may_write(
+    log: Log, principal: Principal, stages: Sequence[str], prefix: str | None = None
+) -> bool:
+    topics = log.stages.topics(stages, prefix)
+    return all(principal.may(Right.WRITE, str(topic)) for topic in topics)
+
+
+def _begun(log: Log, principal: Principal, prefix: str) -> Iterator[str]:
+    for topic in principal.topics(log.admin, Right.WRITE):
+        with suppress(NotFound):
+            names = (found.stage for found in log.stages.of_topic(topic.uuid))
+            yield from (name for name in names if name.startswith(prefix))

@@ -154,7 +154,7 @@ def main() -> None:
     from table_traps import prepare, set_trap
 
     from wings_server import lifecycle
-    from wings_server.holds.process import HoldServer
+    from wings_server.metadata.process import HoldServer
     from wings_server.process import run
     from wings_server.settings import HoldSettings, Settings
 

@@ -17,7 +17,7 @@ from forked_commands import FORKED
 
 import wings_client
 from wings_client import Client, Retry, Topic
-from wings_client._interrupt import LOOK_SECONDS
+from wings_client._cancellation import LOOK_SECONDS
 from wings_server.testing import RunningServer
 
 WAIT_SECONDS = 50.0
@@ -313,7 +313,7 @@ def test_ctrl_c_ends_a_follow_of_a_process(server: RunningServer, how: str, wher
 
 FORK = """
 import os, signal, threading
-from wings_client._interrupt import _Watch
+from wings_client._cancellation import _Watch
 
 class Reader:
     def cancel(self):

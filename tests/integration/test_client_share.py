@@ -15,7 +15,7 @@ from fix_client import Connect, NewTopic, async_in_soak
 from server_processes import until
 
 from wings_client import Client, Delivery, Topic, _share
-from wings_client._acquire import acknowledge
+from wings_client._share import acknowledge
 from wings_core.errors import (
     AlreadyExists,
     GroupNotFound,

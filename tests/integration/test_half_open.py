@@ -18,10 +18,8 @@ from typer.testing import CliRunner
 
 from wings_core.limits import Limits
 from wings_server import certificates
-from wings_server.flight import connections as flight_connections
-from wings_server.http import protocol
 from wings_server.http.app import create_app
-from wings_server.http.listener import HttpListener
+from wings_server.http.listener import HEAD_BYTES_MAX, HttpListener
 from wings_server.settings import Address
 from wings_server.testing import RunningServer, running_server, server_process
 from wings_server.tls import Tls
@@ -94,7 +92,7 @@ def test_a_half_sent_head_is_refused_after_a_time(monkeypatch: pytest.MonkeyPatc
         with connect(server.http) as second:
             second.sendall(WHOLE)
             read_healthy(second)
-            monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+            monkeypatch.setattr("wings_server.http.listener.HEAD_SECONDS", 0.2)
             second.sendall(HALF)
             assert refusal(read_to_end(second)) == expected
         with connect(server.http) as silent:
@@ -110,7 +108,7 @@ def test_a_half_sent_head_is_refused_after_a_time(monkeypatch: pytest.MonkeyPatc
 def test_a_head_that_comes_byte_by_byte_is_refused_after_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("wings_server.http.listener.HEAD_SECONDS", 0.5)
     received = b""
     with running_server() as server:
         while not received:  # Else its beginning was not sent in time.
@@ -141,15 +139,17 @@ def test_an_idle_connection_is_closed_after_a_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_large_head_is_refused(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "REFUSED_SECONDS", SECONDS_MAX)  # However long the rest takes.
-    room = protocol.HEAD_BYTES_MAX - len(HALF) - 4
+    monkeypatch.setattr(
+        "wings_server.http.listener.REFUSED_SECONDS", SECONDS_MAX
+    )  # However long the rest takes.
+    room = HEAD_BYTES_MAX - len(HALF) - 4
     with connect(server.http) as connection:
         connection.sendall(HALF + b"x" * room + b"\r\n\r\n")
         read_healthy(connection)
         connection.sendall(HALF + b"x" * (room + 1) + b"\r\n\r\n")
         status, code, message = refusal(read_to_end(connection))
         assert (status, code) == (431, "INVALID_ARGUMENT")
-        assert str(protocol.HEAD_BYTES_MAX) in message
+        assert str(HEAD_BYTES_MAX) in message
     for size in (100_000, 1_000_000):
         with connect(server.http) as connection:
             connection.sendall(HALF + b"x" * size)
@@ -203,7 +203,7 @@ def test_connections_beyond_the_bound_are_refused_where_all_are_busy() -> None:
 def test_connections_of_flight_beyond_the_bound_are_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(flight_connections, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("wings_server.flight.calls.CONNECTIONS_LOOK_SECONDS", 0.02)
     with (
         running_server(limits=Limits(flight_connections_max=4)) as server,
         ExitStack() as opened,
@@ -256,7 +256,7 @@ def test_many_half_open_connections_leave_a_process_its_files(tmp_path: Path) ->
 def test_a_half_done_handshake_ends_after_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr("wings_server.http.listener.HEAD_SECONDS", 0.3)
     made = CliRunner().invoke(certificates.app, ["dev", "--out", str(tmp_path)])
     assert made.exit_code == 0, made.output
     tls = Tls(tmp_path / "server.pem", tmp_path / "server-key.pem", None)

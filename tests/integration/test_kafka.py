@@ -31,11 +31,11 @@ from wings_core.errors import InvalidArgument
 from wings_core.limits import Limits
 from wings_server.kafka import group_requests
 from wings_server.kafka.fetch import Fetches, KafkaFetch
-from wings_server.kafka.kept_batches import KeptBatches
 from wings_server.kafka.messages import VERSIONS, Api, builder_of
 from wings_server.kafka.records import decode
+from wings_server.kafka.service import KeptBatches
+from wings_server.shared_reads import Waiting
 from wings_server.testing import RunningServer, running_server
-from wings_server.waiting import Waiting
 
 pytestmark = pytest.mark.server(kafka=True)
 

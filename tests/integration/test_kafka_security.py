@@ -34,7 +34,6 @@ from test_kafka import (
 from token_calls import ROOT, client_of, new_token
 
 import wings_client
-from wings_server.kafka import session
 from wings_server.kafka.messages import Api
 from wings_server.testing import RunningServer, ServerProcess, running_server, server_process
 
@@ -451,7 +450,7 @@ def test_quotas_of_a_token_hold(
         assert throttled_ms > 0
         second.send(fetch_request(new_topic_id, wait_ms=250_000))
         server.wait_for_waiting(1)
-        monkeypatch.setattr(session, "QUOTA_SECONDS_MAX", 0.1)
+        monkeypatch.setattr("wings_server.kafka.server.QUOTA_SECONDS_MAX", 0.1)
         with connected(server.kafka) as third:
             assert presents_plainly(third, f"\0\0{token}".encode()) == b""
             third.send(fetch_request(new_topic_id, wait_ms=0))

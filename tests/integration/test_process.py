@@ -27,7 +27,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.errors import Unavailable
 from wings_core.log import Log
-from wings_server.flight import share_streams
+from wings_server.flight import service
 from wings_server.process import Server
 from wings_server.settings import Address, Settings
 from wings_server.testing import RunningServer, running_server, server_process
@@ -151,7 +151,7 @@ def test_an_open_and_idle_push_does_not_hold_up_the_end() -> None:
 def test_new_calls_are_refused_while_it_drains_and_readiness_is_withdrawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(share_streams, "DRAIN_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(service, "DRAIN_SECONDS_MAX", 60.0)
     with running_server(drain_seconds=60.0) as server:
         client, other = server.client(), server.client()
         create_topic(client, "t", ["n: int64"])

@@ -31,7 +31,6 @@ from wings_core.security import principal
 from wings_core.security.principal import Authenticator
 from wings_core.security.tokens import PeerAccess, Token, digest_of, without_password
 from wings_server import logs
-from wings_server.exposure import service_security
 from wings_server.settings import Address, HoldSettings, MetadataSettings, Settings
 from wings_server.testing import (
     STDERR_CHARACTERS_MAX,
@@ -41,7 +40,7 @@ from wings_server.testing import (
     running_server,
     server_process,
 )
-from wings_server.tls import Tls, peer_access
+from wings_server.tls import Tls, peer_access, service_security
 
 ROOT = "planted-root-" + "r" * 32
 CLUSTER = "planted-cluster-" + "c" * 32

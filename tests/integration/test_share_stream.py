@@ -26,8 +26,8 @@ from wings_core.share.dead_letters.writer import PendingLetters
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import AcquireRequest
 from wings_server.flight import share_stream
+from wings_server.flight.share_ends import ShareWriter
 from wings_server.flight.share_stream import REQUESTS_WAITING_MAX
-from wings_server.flight.share_writer import ShareWriter
 from wings_server.testing import RunningServer, running_server
 
 LONG = 20_000

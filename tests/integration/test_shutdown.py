@@ -20,7 +20,7 @@ from flight_calls import (
 from waiting import until
 
 import wings_client
-from wings_server.flight import share_streams
+from wings_server.flight import service
 from wings_server.testing import running_server, server_process
 
 
@@ -109,7 +109,7 @@ def test_an_idle_stream_does_not_hold_up_the_stop_of_a_server_in_process() -> No
 def test_what_a_member_holds_is_acknowledged_in_a_stop_and_no_more_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_streams, "DRAIN_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(service, "DRAIN_SECONDS_MAX", 60.0)
     with (
         running_server(tmp_path / "data", drain_seconds=60.0) as server,
         wings_client.connect(server.flight) as client,

@@ -31,8 +31,7 @@ from wings_core.sql import Query
 from wings_core.sql.workers import BEYOND_BYTES, StatementWorker
 from wings_core.sql_process.interface import Channel
 from wings_server.flight.boundary import ClientGone
-from wings_server.flight_sql.handles import Handle
-from wings_server.flight_sql.messages import pack, unpack_as
+from wings_server.flight_sql.messages import Handle, pack, unpack_as
 from wings_server.testing import RunningServer, running_server, server_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of processes")

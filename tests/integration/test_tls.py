@@ -29,7 +29,6 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.security.tokens import PeerAccess
 from wings_server import certificates
-from wings_server.exposure import check_exposure, is_loopback, service_security
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener
 from wings_server.settings import Address, MetadataSettings, Settings, load
@@ -40,7 +39,7 @@ from wings_server.testing import (
     metadata_process,
     server_process,
 )
-from wings_server.tls import Tls
+from wings_server.tls import Tls, check_exposure, is_loopback, service_security
 
 CLUSTER = "cluster-" + "c" * 40
 

@@ -21,9 +21,8 @@ from wings_core.limits import Limits
 from wings_core.partitions import Partition
 from wings_core.storage.disk import free_bytes
 from wings_core.times import format_timestamp, now_us
-from wings_server.health_action import LAG_MIN
-from wings_server.history import SAMPLES_MAX, History, SeriesName
-from wings_server.log_standing import Standings
+from wings_server.log_standing import SAMPLES_MAX, History, SeriesName, Standings
+from wings_server.overview_actions import LAG_MIN
 from wings_server.testing import RunningServer, running_server
 
 

@@ -20,10 +20,10 @@ from wings_core.errors import InvalidArgument, WingsError
 from wings_core.log import Log
 from wings_core.model import Node, PublishResult
 from wings_core.security.tokens import PeerAccess
-from wings_server import group_node
-from wings_server.action import encoded
+from wings_server import nodes
 from wings_server.actions import ACTIONS
-from wings_server.group_node import GroupNode
+from wings_server.nodes import GroupNode
+from wings_server.served_log import encoded
 
 if TYPE_CHECKING:
     from log_world import World
@@ -92,7 +92,7 @@ def connect(world: "World") -> None:
         FlightCallOptions=options,
         FlightClient=partial(PeerClient, world),
     )
-    group_node.flight = replaced  # pyright: ignore[reportPrivateImportUsage]
+    nodes.flight = replaced  # pyright: ignore[reportPrivateImportUsage]
 
 
 class PeerClient:

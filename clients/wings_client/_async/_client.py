@@ -1,30 +1,29 @@
-"""The async client: every call of `Client`, awaited."""
+"""The async client: every call of `Client`, awaited; of calls that open something, also entered.
 
-from collections.abc import Callable, Coroutine, Sequence
+asyncpg's cursors, aiohttp's requests and httpx's streams each support one of these ways; an
+`Opening` supports all three.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Generator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 from wings_client._access import Access, Pem
 from wings_client._admin import TopicRef
-from wings_client._arguments import checked, checked_with, instance_of
-from wings_client._async._consumer import AsyncConsumer
-from wings_client._async._opening import Opening, opening
+from wings_client._arguments import OffsetValue, checked, checked_with, instance_of
+from wings_client._async._consumers import AsyncConsumer, AsyncShareConsumer, AsyncWorker
 from wings_client._async._pool import WorkerPool
-from wings_client._async._producer import AsyncProducer
-from wings_client._async._share_consumer import AsyncShareConsumer
-from wings_client._async._stage import AsyncStage
 from wings_client._async._streams import (
     AsyncChunks,
     AsyncFollow,
     AsyncManyFollow,
     AsyncReadResult,
 )
-from wings_client._async._transactions import AsyncTransactions
-from wings_client._async._worker import AsyncWorker
+from wings_client._async._writers import AsyncProducer, AsyncStage, AsyncTransactions
 from wings_client._chunks import OnDataLoss
 from wings_client._client import Client
-from wings_client._follow import Follow, ManyFollow
-from wings_client._messages import OffsetValue
 from wings_client._model import PartitionValue
 from wings_client._read_options import (
     OffsetsValue,
@@ -33,12 +32,14 @@ from wings_client._read_options import (
 )
 from wings_client._results import ReadResult
 from wings_client._retry import Retry
-from wings_client._transport import TIMEOUT_SECONDS, Transport
+from wings_client._scan import Follow, ManyFollow
+from wings_client._transport import TIMEOUT_SECONDS, AsyncClosing, Transport
 from wings_core.contracts.tickets import ScanTicket
-from wings_core.errors import WingsError
 
 P = ParamSpec("P")
+
 R = TypeVar("R")
+
 M = TypeVar("M")
 
 READS_MAX = 64
@@ -47,6 +48,10 @@ READS_MAX = 64
 CALLS_MAX = 32
 """Other calls that run at once, each with a thread. Their pool is apart from that of reads, so they
 never queue behind reads that wait for messages."""
+
+T = TypeVar("T")
+
+M_co = TypeVar("M_co", covariant=True)
 
 
 @checked_with(retry=instance_of("a Retry", Retry))
@@ -115,7 +120,69 @@ def _made(
     return call
 
 
-class AsyncClient:
+class Opening(Coroutine[Any, Any, M_co]):
+    """The coroutine of a call that opens something.
+
+        follow = await client.follow("readings")
+        async with client.follow("readings") as follow: ...
+        async for batch, start_offset, end_offset in client.follow("readings"): ...
+
+    It is used once, in one of these ways. The last two close what they opened; a loop that is left
+    early closes it as soon as the event loop runs again.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, M_co]) -> None:
+        self._coroutine = coroutine
+        self._opened: M_co | None = None
+
+    def __await__(self) -> Generator[Any, Any, M_co]:
+        """Open it, and return it."""
+        return self._coroutine.__await__()
+
+    async def __aenter__(self) -> M_co:
+        """Open it, and return it."""
+        self._opened = await self._coroutine
+        return await _context(self._opened).__aenter__()
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Close it."""
+        return await _context(self._opened).__aexit__(error_type, error, traceback)
+
+    async def __aiter__(self: "Opening[AsyncIterable[T]]") -> AsyncGenerator[T]:
+        """Open it, and yield its items; closes it at the end."""
+        async with self as opened:
+            async for item in opened:
+                yield item
+
+    def send(self, value: Any) -> Any:
+        """Go on, as any coroutine."""
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where it waits, as any coroutine."""
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """Close it unstarted or where it waits, as any coroutine."""
+        self._coroutine.close()
+
+
+def opening(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opening[T]]:
+    """Decorate a coroutine function so that it returns an `Opening`."""
+
+    @wraps(call)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> Opening[T]:
+        return Opening(call(*args, **kwargs))
+
+    return opened
+
+
+class AsyncClient(AsyncClosing):
     """A client of one server, made by `connect_async`; belongs to one event loop.
 
     Each call takes what its namesake of `Client` takes, and raises the same errors; no call blocks
@@ -168,18 +235,6 @@ class AsyncClient:
             WingsError: A producer's remaining batches were refused or could not be sent.
         """
         await self._closing.run(self.sync.close)
-
-    async def __aenter__(self) -> Self:
-        """Return the client itself."""
-        return self
-
-    async def __aexit__(self, error_type: object, error: BaseException | None, *_: object) -> None:
-        """Close the client; an error raised in the block takes precedence over one of `close`."""
-        try:
-            await self.close()
-        except WingsError:
-            if error is None:
-                raise
 
     # Topics, namespaces and offsets.
 
@@ -314,3 +369,7 @@ class AsyncClient:
     )
     worker = opening(_made(Client.worker, lambda _, worker: AsyncWorker(worker)))
     gather = opening(_awaited(Client.gather))
+
+
+def _context(opened: object) -> AbstractAsyncContextManager[Any]:
+    return cast("AbstractAsyncContextManager[Any]", opened)

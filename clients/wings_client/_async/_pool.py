@@ -1,11 +1,13 @@
-"""The worker pool of the async client: blocking calls on threads, at most so many at once.
+"""The worker pool of the async client, and the wake-up of its tasks by other threads.
 
-A call waits on the event loop for a free worker, as long as a call may take. Cancelling the task
-ends the call on its thread; the worker is free again when that thread returns.
+Blocking calls run on threads, at most so many at once. A call waits on the event loop for a free
+worker, as long as a call may take. Cancelling the task ends the call on its thread; the worker is
+free again when that thread returns.
 """
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -143,3 +145,29 @@ def _call_soon(
     # The loop may have ended; then no task waits any more.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *args)
+
+
+class Wakeup:
+    """An event that any thread sets and one task waits for; made on the loop of that task."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake the task, now or when it waits next; from any thread."""
+        # The loop may have ended; then no task waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def clear(self) -> None:
+        """Drop earlier notifications; called before checking the awaited state."""
+        self._event.clear()
+
+    async def wait(self, seconds: float | None) -> float:
+        """Wait for a notification, at most so long (None: for ever); return the seconds it took."""
+        began = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        return time.monotonic() - began

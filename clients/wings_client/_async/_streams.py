@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast
 
-from wings_client._async._pool import WorkerPool
+from wings_client._async._pool import Wakeup, WorkerPool
 from wings_client._chunks import Chunks, chunk_of
-from wings_client._follow import Following
-from wings_client._handover import Handover, ReadAhead
 from wings_client._model import Chunk, RangesBatch
 from wings_client._results import CLOSED, ReadResult, StreamResult
+from wings_client._scan import Following
+from wings_client._threads import Handover, ReadAhead
 from wings_client._transport import Transport
-from wings_client._wakeup import Wakeup
 from wings_client.arrow import RecordBatch, Table
 from wings_core.contracts.chunks import reached
 from wings_core.contracts.tickets import ScanTicket

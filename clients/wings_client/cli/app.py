@@ -10,14 +10,13 @@ on standard error; all other commands work.
 import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from wings_client.cli.access import add_access_options
 from wings_client.cli.environment import install_hint, missing_module
-from wings_client.cli.listed import LISTED, PANELS
 from wings_core.errors import suggested
 
 GROUP = "wings.commands"
@@ -40,7 +39,7 @@ OWN = {
         "push": "push:push",
         "share": "share:app",
         "sql": "sql:sql",
-        "status": "status:status",
+        "status": "lists:status",
         "tail": "following:tail",
         "token": "token:app",
         "topic": "topic:app",
@@ -53,6 +52,92 @@ WITHOUT_NUMPY = frozenset(OWN) - {"share"}
 
 MARKUP: Final = "markdown"
 """The markup of the help: paragraphs are wrapped, and brackets are literal."""
+
+PANELS = ("Data", "Queue", "Admin", "Operate")
+"""Panels of the help, in order; commands of other packages come after them."""
+
+
+class _Listed(NamedTuple):
+    """A line of the help."""
+
+    panel: str
+    help: str
+    """The first paragraph of the command's own help."""
+
+
+LISTED = {
+    "consume": _Listed(
+        "Data",
+        "Show the messages of a topic as they arrive, resuming where the last run ended.",
+    ),
+    "export": _Listed(
+        "Data", "Write a topic's messages to a file of Parquet, Arrow, CSV or JSON lines."
+    ),
+    "fetch": _Listed(
+        "Data", "Fetch messages of one or all partitions, waiting if there are too few."
+    ),
+    "gather": _Listed(
+        "Data",
+        "Send one request to many partitions, topics or servers, and show replies as they arrive.",
+    ),
+    "ingest": _Listed(
+        "Data",
+        "Turn files that a queue announces into messages, each exactly once, on Spark.",
+    ),
+    "push": _Listed("Data", "Push the rows of files to a topic, each file whole or not at all."),
+    "sql": _Listed(
+        "Data",
+        "Run one SQL statement over topics, which are its tables; without one, a shell for many.",
+    ),
+    "tail": _Listed("Data", "Show the messages of all partitions of a topic as they arrive."),
+    "share": _Listed("Queue", "Share a topic among workers, as a queue."),
+    "consumer": _Listed(
+        "Admin", "Look at named consumers: how far each is behind, groups included."
+    ),
+    "group": _Listed("Admin", "Look at consumer groups, and reset them."),
+    "namespace": _Listed("Admin", "Look at namespaces."),
+    "token": _Listed("Admin", "Create, alter, list and revoke the tokens that callers present."),
+    "topic": _Listed("Admin", "Create, list, describe, alter and delete topics."),
+    "backup": _Listed(
+        "Operate",
+        "Take a backup of a running server: `wings backup DEST`; list, verify and prune backups.",
+    ),
+    "bench": _Listed(
+        "Operate",
+        "Measure a running server from here: throughput, and latency of single messages.",
+    ),
+    "cert": _Listed("Operate", "Certificates for trying TLS."),
+    "check": _Listed(
+        "Operate", "Read every message of a log and report what is damaged or missing."
+    ),
+    "holds": _Listed("Operate", "Replicas of the state of share groups."),
+    "maintain": _Listed(
+        "Operate",
+        "Delete expired messages and move old ones now, by the topics' configuration.",
+    ),
+    "metadata": _Listed("Operate", "The metadata of several nodes, as a service."),
+    "node": _Listed("Operate", "Look at nodes."),
+    "profile": _Listed(
+        "Operate", "Look at the profiles: named connections in `~/.config/wings.toml`."
+    ),
+    "repair": _Listed(
+        "Operate",
+        "Rebuild a damaged data directory as a new one, as far as possible; list the losses.",
+    ),
+    "restore": _Listed(
+        "Operate",
+        "Create a data directory from a backup; `wings serve --data-dir DIR` then serves it.",
+    ),
+    "serve": _Listed(
+        "Operate",
+        "Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.",
+    ),
+    "status": _Listed(
+        "Operate",
+        "Show a server's version, your rights, its nodes and disk, and what needs you.",
+    ),
+}
+"""The commands of Wings, by name."""
 
 
 class PluginGroup(TyperGroup):
@@ -187,6 +272,7 @@ def _explain(entry_point: EntryPoint, error: Exception) -> str:
 
 SERVICES = ("holds", "ingest", "metadata", "serve")
 """Long-running commands, which create their own traces, if any."""
+
 
 app = typer.Typer(
     cls=PluginGroup,

@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 import typer
 
 from wings_client import Connection, Retry
-from wings_client._addresses import addresses_of
 from wings_client._reads import ReadCalls
-from wings_client._transport import TIMEOUT_SECONDS, Transport
+from wings_client._transport import TIMEOUT_SECONDS, Transport, addresses_of
 from wings_client.cli.access import current_access
 from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName

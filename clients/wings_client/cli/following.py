@@ -8,9 +8,9 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Consumer, Topic
+from wings_client._arguments import build
 from wings_client._chunks import OnDataLoss
 from wings_client._consumer_reads import ConsumerReads
-from wings_client._messages import build
 from wings_client._transport import Transport
 from wings_client.cli.endpoint import RETRY, connected, connected_transport, short_name
 from wings_client.cli.options import (
@@ -180,7 +180,7 @@ def _reads(
     arguments: dict[str, Any],
 ) -> ConsumerReads:
     starts = _starts(client, topic, fixed, offset)
-    options = build(ReadOptions, InvalidTicket, "tail", **arguments)
+    options = build(ReadOptions, "tail", error=InvalidTicket, **arguments)
     return ConsumerReads(transport, topic, fixed, starts, options, on_data_loss="skip")
 
 

@@ -1,10 +1,12 @@
-"""Lists of what a server has, and `wings profile`: of the servers that are used by name."""
+"""`wings status`, lists of what a server has, and profiles: the servers that are used by name."""
 
-from typing import Annotated
+import json
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
 
 import typer
 
-from wings_client._messages import wire_time
+from wings_client._arguments import wire_time
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import act, connected, short_name, short_namespace
 from wings_client.cli.environment import configuration_file
@@ -18,8 +20,9 @@ from wings_client.cli.options import (
 from wings_client.cli.output import write_list
 from wings_client.cli.profiles import DEFAULT as DEFAULT_PROFILE
 from wings_client.cli.profiles import profile_of, profiles
-from wings_client.cli.values import count_of, partition_text
+from wings_client.cli.values import count_of, partition_text, printable
 from wings_core.contracts.actions import ListNodes
+from wings_core.contracts.totals import HealthBody
 from wings_core.errors import InvalidArgument
 
 consumer = typer.Typer(
@@ -27,13 +30,69 @@ consumer = typer.Typer(
     rich_markup_mode=MARKUP,
     help="Look at named consumers: how far each is behind, groups included.",
 )
+
 namespace = typer.Typer(no_args_is_help=True, rich_markup_mode=MARKUP, help="Look at namespaces.")
+
 node = typer.Typer(no_args_is_help=True, rich_markup_mode=MARKUP, help="Look at nodes.")
+
 profile = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
     help="Look at the profiles: named connections in `~/.config/wings.toml`.",
 )
+
+_MIB = 1024 * 1024
+
+
+def status(
+    *,
+    wanted_format: Annotated[
+        Literal["text", "json"],
+        typer.Option("--format", help="text for people; json is the server's own answer."),
+    ] = "text",
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show a server's version, your rights, its nodes and disk, and what needs you.
+
+    Needs a token like every command, and shows what that may read; nodes, disk, certificate and
+    backups only to operators (`admin=*`).
+
+        $ wings status
+
+        $ wings status --format json
+    """
+    found: dict[str, Any] = act(endpoint, "health", HealthBody())
+    if wanted_format == "json":
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+        return
+    tls = "over TLS" if found["tls"] else "without TLS"
+    _line("endpoint", f"{endpoint}, {tls}")
+    principal = found["principal"]
+    _line("token", f"{principal['name']}: {', '.join(principal['grants']) or 'no rights'}")
+    _line("versions", f"client {version('wings-flight')}, server {found['version']}")
+    for node in found["nodes"] or ():
+        http = f", {node['http']}" if node["http"] else ""
+        _line("node", f"{node['flight']}{http}, since {node['since']}")
+    if (disk := found["disk"]) is not None:
+        free, used, least = (
+            f"{disk[key] // _MIB:,} MiB" for key in ("free_bytes", "used_bytes", "watermark_bytes")
+        )
+        _line("disk", f"{free} free, {used} used; below {least} free, pushes are refused")
+    typer.echo()
+    needs = found["needs"]
+    count = len(needs) + found["needs_left_out"]
+    if not needs:
+        typer.echo("nothing needs you")
+        return
+    typer.echo(f"{count_of(count, 'thing')} need{'s' if count == 1 else ''} you:")
+    for need in needs:
+        typer.echo(f"- {printable(need['message'])}: {printable(need['remedy'])}")
+    if found["needs_left_out"]:
+        typer.echo(f"- and {found['needs_left_out']:,} more")
+
+
+def _line(name: str, text: str) -> None:
+    typer.echo(f"{name + ':':<10} {printable(text)}")
 
 
 @namespace.callback()

@@ -12,8 +12,8 @@ from typing import Any
 
 import typer
 
-from wings_client.files.folders import Folder, folders_of
 from wings_client.files.formats import format_by_name
+from wings_client.files.opened import Folder, folders_of
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.runtime import OBSTORE_NEEDED, import_extra
 from wings_core.storage.objects.open import S3_ENDPOINTS

@@ -9,7 +9,7 @@ import pyarrow as pa
 import typer
 
 from wings_client import ShareConsumer, ShareGroup, ShareMembers, SharePartition
-from wings_client._messages import wire_time
+from wings_client._arguments import wire_time
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import RETRY, connected, short_name
 from wings_client.cli.following import Display
@@ -32,8 +32,7 @@ from wings_client.cli.options import (
     grouped,
 )
 from wings_client.cli.output import Format, check_output, write_list
-from wings_client.cli.share_dead_letters import dlq, dlq_text
-from wings_client.cli.share_work import work
+from wings_client.cli.share_work import dlq, dlq_text, work
 from wings_client.cli.values import (
     NO_PARTITIONS,
     chosen_columns,

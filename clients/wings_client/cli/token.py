@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wings_client._messages import build
+from wings_client._arguments import build
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import act
 from wings_client.cli.options import (
@@ -19,7 +19,6 @@ from wings_client.cli.options import (
 )
 from wings_client.cli.output import write_list
 from wings_core.contracts.actions import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
-from wings_core.errors import InvalidArgument
 from wings_core.security.quotas import Quotas
 from wings_core.security.tokens import no_token
 
@@ -70,7 +69,6 @@ def create(
     """
     body = build(
         TokenCreate,
-        InvalidArgument,
         "token",
         name=name,
         grants=tuple(grant),
@@ -90,7 +88,7 @@ def alter(
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Replace all quotas of a token by the given ones, or by none, for future calls."""
-    body = build(TokenAlter, InvalidArgument, "token", name=name, quotas=_quotas(quota))
+    body = build(TokenAlter, "token", name=name, quotas=_quotas(quota))
     altered = act(endpoint, "token-alter", body, repeatable=False)
     sys.stderr.write(f"{name}: {_shown(altered['quotas']) or 'no quotas'}\n")
 

@@ -103,7 +103,7 @@ def parse_offset(text: str, option: str = "--from") -> Offset:
     Raises:
         typer.BadParameter: The text is none of these.
     """
-    from wings_client._messages import offset_of  # Takes pydantic, which not all commands need.
+    from wings_client._arguments import offset_of  # Takes pydantic, which not all commands need.
 
     if _INTEGER.fullmatch(text) and len(text) < 20:
         return int(text)

@@ -13,10 +13,9 @@ too: `wings ingest` uses `csv_rows`, `json_rows`, `json_integers` and `arrow_bat
 that do not fit as text, and to choose the parts of a remote file that it downloads.
 """
 
-from wings_client.files.formats import FileFormat, compression_of, format_by_name
+from wings_client.files.formats import FileFormat, Section, compression_of, format_by_name
 from wings_client.files.opened import OpenFile, infer_schema, open_file
 from wings_client.files.parts import Part, PartCheck, Rows
-from wings_client.files.sections import Section
 
 __all__ = [
     "FileFormat",

@@ -17,15 +17,18 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from wings_client.files.csv_lines import CONVERT, UNNAMED, Dialect
-from wings_client.files.csv_values import (
+from wings_client.files.csv_text import (
+    CONVERT,
     DIGIT,
     LONG_INTEGER,
+    UNNAMED,
     ZEROS,
     CsvCaster,
+    Dialect,
     is_text,
     not_of_type,
 )
+from wings_client.files.formats import Blank, line_ends, names_start
 from wings_client.files.parts import (
     ALL,
     Cast,
@@ -35,7 +38,6 @@ from wings_client.files.parts import (
     cast_part,
     resolved_type,
 )
-from wings_client.files.sections import Blank, line_ends, names_start
 from wings_client.files.source import Source, row_blocks
 from wings_core.arrow_types import fields_of
 from wings_core.errors import InvalidArgument, SchemaMismatch

@@ -14,9 +14,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.json
 
+from wings_client.files.formats import Blank
 from wings_client.files.json_integers import first_changed, has_large, with_uint64
 from wings_client.files.parts import ALL, ChosenColumns, Part, bad_row, resolved_type
-from wings_client.files.sections import Blank
 from wings_client.files.source import HEAD_BYTES, ROW_BYTES_MAX, Source, row_blocks
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError, first_bad

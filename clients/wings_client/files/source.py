@@ -14,9 +14,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from wings_client.files.formats import compression_of
+from wings_client.files.formats import Blank, Range, compression_of, line_ends, lines_in, rows_in
 from wings_client.files.parts import bad_row
-from wings_client.files.sections import Blank, Range, line_ends, lines_in, rows_in
 from wings_core.errors import InvalidArgument
 
 arrow: Any = pa

@@ -9,10 +9,21 @@ for reply in gather:
 print(gather.end.reason)
 """
 
-from wings_client.gather._end import GatherEnd, GatherReason, SourceState
 from wings_client.gather._gather import Gather
-from wings_client.gather._request import ManyReply, Reply, Request
-from wings_client.gather._rules import EMPTY, Sentinel, Strategy, first, stall, wait
+from wings_client.gather._request import (
+    EMPTY,
+    GatherEnd,
+    GatherReason,
+    ManyReply,
+    Reply,
+    Request,
+    Sentinel,
+    SourceState,
+    Strategy,
+    first,
+    stall,
+    wait,
+)
 
 __all__ = [
     "EMPTY",

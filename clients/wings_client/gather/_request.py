@@ -1,12 +1,21 @@
-"""The request of a gather to one source, and a reply."""
+"""Requests and replies of a gather, the rules that it ends by, and its end."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
-from wings_client._arguments import COUNT, TEXT, checked_with, instance_of, one_of
-from wings_client._messages import build, wire_offset
+from wings_client._arguments import (
+    COUNT,
+    TEXT,
+    build,
+    checked,
+    checked_with,
+    instance_of,
+    one_of,
+    wire_offset,
+)
 from wings_client._model import ConsumedBatch, PartitionValue, RangesBatch
 from wings_client._read_options import OffsetsValue, PartitionsValue, place, wire_positions
 from wings_client._stream import milliseconds
@@ -14,10 +23,15 @@ from wings_client.arrow import RecordBatch
 from wings_core.contracts.chunks import PartitionRange
 from wings_core.contracts.messages import INT64_MAX
 from wings_core.contracts.tickets import FetchTicket, FollowTicket, ScanTicket
-from wings_core.errors import InvalidTicket
+from wings_core.errors import InvalidArgument, InvalidTicket, WingsError
+from wings_core.partitions import JsonScalar
+from wings_core.times import WAIT_SECONDS_MAX
 
 FETCH_MESSAGES: int = FetchTicket.model_fields["max_messages"].default
 """Most messages of a fetch, by default."""
+
+STALL_SECONDS_MIN = 0.001
+"""A shorter stall timer counts as none."""
 
 
 @checked_with(
@@ -81,14 +95,14 @@ class Request:
             **self._where(offset),
         }
         if self.kind == "scan":
-            return build(ScanTicket, InvalidTicket, "request", **common).to_bytes()
+            return build(ScanTicket, "request", error=InvalidTicket, **common).to_bytes()
         common["timeout_ms"] = milliseconds(seconds)
         if self.kind == "follow":
-            return build(FollowTicket, InvalidTicket, "request", **common).to_bytes()
+            return build(FollowTicket, "request", error=InvalidTicket, **common).to_bytes()
         return build(
             FetchTicket,
-            InvalidTicket,
             "request",
+            error=InvalidTicket,
             min_messages=max(1, (self.min_messages or 1) - received)
             if received
             else self.min_messages,
@@ -177,3 +191,152 @@ class ManyReply(Reply):
     def parts(self) -> Iterator[ConsumedBatch]:
         """Yield the rows of each range by themselves, without a copy."""
         return RangesBatch(self.batch, self.ranges).parts()
+
+
+class Empty(Enum):
+    """The type of `EMPTY`."""
+
+    EMPTY = "empty"
+
+
+EMPTY = Empty.EMPTY
+"""The sentinel that ends a gather at the first empty reply, which is not delivered."""
+
+Sentinel = Callable[[Reply], bool] | Literal[Empty.EMPTY]
+"""A predicate, true to continue (the first reply it is false for is the last one), or `EMPTY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A usual way to end: `wait`, `stall` or `first(n)`."""
+
+    stalls: bool = False
+    """Whether the default stall timer runs."""
+    max_messages: int | None = None
+
+
+wait = Strategy()
+"""Until every source has ended, or the time is up."""
+
+
+stall = Strategy(stalls=True)
+"""Until no reply comes for the lesser of a tenth of the total and the connection's time-out."""
+
+
+@checked
+def first(count: int) -> Strategy:
+    """Return the strategy that ends after `count` replies."""
+    return Strategy(max_messages=count)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Conditions that end a gather, checked.
+
+    Args:
+        timeout: Seconds of waiting in all.
+        stall_timeout: Seconds of each wait but the first; None: no bound of their own.
+        max_messages: How many replies.
+        sentinel: Which reply.
+        ends_on_error: Whether the first failing source ends all.
+    """
+
+    timeout: float
+    stall_timeout: float | None
+    max_messages: int | None
+    sentinel: Sentinel | None
+    ends_on_error: bool
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        timeout: float | None,
+        stall_timeout: float | None,
+        max_messages: int | None,
+        sentinel: Sentinel | None,
+        on_error: str,
+        strategy: Strategy,
+        client_timeout: float,
+    ) -> "Rules":
+        """Check a caller's options and fill in the defaults.
+
+        Raises:
+            InvalidArgument: A value is out of range.
+        """
+        total = min(client_timeout if timeout is None else timeout, WAIT_SECONDS_MAX)
+        if not total > 0:
+            raise InvalidArgument(f"timeout must be positive; got {total}")
+        if strategy.max_messages is not None:
+            if max_messages is not None:
+                raise InvalidArgument("give max_messages or the strategy first(n), not both")
+            max_messages = strategy.max_messages
+        if max_messages is not None and max_messages < 1:
+            raise InvalidArgument(f"max_messages must be at least 1; got {max_messages!r:.80}")
+        if sentinel is not None and sentinel is not EMPTY and not callable(sentinel):
+            raise InvalidArgument("sentinel must be a predicate or EMPTY")
+        if stall_timeout is None and strategy.stalls:
+            stall_timeout = min(total / 10, client_timeout)
+        if stall_timeout is not None and not STALL_SECONDS_MIN <= stall_timeout < total:
+            stall_timeout = None
+        return cls(total, stall_timeout, max_messages, sentinel, on_error == "end")
+
+
+class GatherReason(StrEnum):
+    """Why a gather ended."""
+
+    COMPLETE = "complete"
+    """Every source has ended."""
+    TIMEOUT = "timeout"
+    """The total time is up."""
+    STALL = "stall"
+    """No reply for as long as the stall timer."""
+    MAX_MESSAGES = "max_messages"
+    """The wanted number of replies was delivered."""
+    SENTINEL = "sentinel"
+    """A reply ended it."""
+    CANCELLED = "cancelled"
+    """`cancel` was called."""
+    STOPPED = "stopped"
+    """The caller left the loop, raised, or never read."""
+    NO_RESPONDERS = "no_responders"
+    """No server was reached."""
+    SERVER_ERROR = "server_error"
+    """A server refused a request."""
+    DISCONNECTED = "disconnected"
+    """A connection failed, while another server was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """The state of one source."""
+
+    request: Request
+    replies: int
+    """Delivered."""
+    rows: int
+    """Delivered."""
+    next_offset: int | None
+    """The offset to resume at after what was delivered; None if unknown."""
+    ended: bool
+    """Whether its stream has ended, and all its replies were delivered."""
+    error: WingsError | None
+    next_offsets: Mapping[JsonScalar, int] = field(default_factory=dict[JsonScalar, int])
+    """Offsets to resume at, of a source of many partitions, of those that are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatherEnd:
+    """How a gather ended."""
+
+    reason: GatherReason
+    error: BaseException | None
+    """The first error, of a source or of the caller's own function."""
+    replies: int
+    """Delivered, of all sources."""
+    rows: int
+    """Delivered, of all sources."""
+    elapsed: float
+    """Seconds since the start."""
+    sources: tuple[SourceState, ...]
+    """In the order of the requests."""

@@ -42,8 +42,7 @@ from wings_core.memory import ReadRoom
 from wings_core.model import Rejected, Sequence, StageEntry, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of
-from wings_server.flight.put_answers import Answers
-from wings_server.flight.put_turns import Lookout, Turns
+from wings_server.flight.put_turns import Answers, Lookout, Turns
 from wings_server.metrics import Metrics
 from wings_server.quotas import PushQuotas
 

@@ -25,7 +25,7 @@ from wings_core.names import NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_value
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.security.rights import Right
-from wings_server.versions import with_topic
+from wings_server.served_log import with_topic
 
 T = TypeVar("T")
 

@@ -1,4 +1,6 @@
-"""The two threads of a DoPut stream, which take turns at reading and answering.
+"""The two threads of a DoPut stream, and its answers: a PutResult for each batch, in order.
+
+The threads take turns at reading and answering.
 
 Batches that come close behind each other are read by one and answered by the other. A batch that
 comes alone is flushed and answered by the thread that has read it, which then reads on: it is
@@ -15,16 +17,272 @@ import contextvars
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 
-from wings_server.flight.put_answers import Answers
+import pyarrow as pa
+import pyarrow.flight as flight
+import structlog
+
+from wings_core.contracts.put import results_to_json
+from wings_core.errors import Internal
+from wings_core.ingest.pending import Pending, PushStream
+from wings_core.memory import ReadRoom
+from wings_core.model import Accepted, CommitResult, Rejected
+from wings_server.metrics import Metrics
+from wings_server.quotas import PushQuotas
 
 LATE_SECONDS = 0.02
 """Longest time that one thread answers before the other reads."""
 
 LOOK_SECONDS = 0.1
 """Time between two looks for such threads, where there are streams."""
+
+_logger = structlog.get_logger("wings.flight")
+
+ANSWERS_WAITING_MAX = 100_000
+"""Most unwritten answers of one stream; from then on its batches are not read."""
+
+GATHERED_MIN = 4
+"""After so many answers at once the batches that they bring are gathered for one flush,"""
+
+GATHERED_BYTES = 64 * 1024
+"""up to so many bytes, beyond which a flush is no cheaper for being larger,"""
+
+LINGER_SECONDS_MAX = 0.005
+"""and for so long, or as long as the last flush took, if that is less: at most that long would the
+last of them wait for a flush that the first had begun."""
+
+UNREAD_SECONDS = 0.01
+"""Time of a write from which the client counts as not reading."""
+
+_rows_of = attrgetter("num_rows")
+
+
+class Answers:
+    """Writes one PutResult for each batch, in order, on the thread whose turn it is.
+
+    Batches that were read before a refusal was known are answered with it too. After a client is
+    gone nothing more is written, but the outcomes are still waited for. While the reader's thread
+    waits for the client to read, it holds no room of the budget of memory: a client that never
+    does would keep it from all others.
+    """
+
+    def __init__(
+        self,
+        writer: flight.FlightMetadataWriter,
+        stream: PushStream,
+        metrics: Metrics,
+        room: ReadRoom,
+        quotas: PushQuotas | None = None,
+    ) -> None:
+        self._quotas = quotas
+        self._room = room
+        self._writer = writer
+        self._stream = stream
+        self._metrics = metrics
+        self._due: deque[Pending | Rejected] = deque()
+        self._last: Pending | Rejected | None = None
+        self._added = 0  # Counted by the thread that reads,
+        self._answered = 0  # and this by the one that answers.
+        self._silent = False
+        self._turn = threading.Lock()
+        """Lock held by the answering thread while answers are due."""
+        self._writing = threading.Lock()
+        """Lock held by the answering thread while it has answers to write."""
+        self._is_writing = False
+        self._unread_at = -1
+        self._before = 0
+        """Number of answers before the last group that was written together."""
+        self._flush_seconds = 0.0
+        """Time that the last outcome was waited for."""
+        self._gathered: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wanted = 0
+        """Number of unanswered batches that the answering thread waits for, or 0."""
+        self._ended = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether all added batches are answered."""
+        return self._added == self._answered
+
+    def add(self, outcome: Pending | Rejected) -> None:
+        """Add the next batch, answered once its outcome is known; blocks while too many are due.
+
+        Args:
+            outcome: Its own, or, joined with the batches before it, the same that those have.
+        """
+        while self._added - self._answered >= ANSWERS_WAITING_MAX:
+            self._room.close()
+            if self._turn.acquire(timeout=UNREAD_SECONDS):
+                self.write_due()  # No thread does: the one that did has failed.
+        self._added += 1
+        if outcome is not self._last:
+            self._last = outcome
+            self._due.append(outcome)
+        if self._wanted and (
+            self._added - self._answered >= self._wanted
+            or (isinstance(outcome, Pending) and outcome.batch.bytes >= GATHERED_BYTES)
+        ):
+            self._gathered.put(None)
+            self._wanted = 0
+
+    def let_go(self) -> None:
+        """Free the last batch once it is answered; for the reading thread.
+
+        If it were freed when the next one is added, that one would be delayed.
+        """
+        if self._added == self._answered:
+            self._last = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether answers are due, and no thread writes them."""
+        return bool(self._due) and not self._turn.locked()
+
+    def take_turn(self) -> bool:
+        """Return whether the caller must write the due answers, as the only one, by `write_due`."""
+        return bool(self._due) and self._turn.acquire(blocking=False)
+
+    def give_way(self) -> None:
+        """Wait while answers are written, unless the client leaves them unread.
+
+        Were batches taken in meanwhile, the two threads would pass the interpreter's lock to and
+        fro with each of them, which costs more than the batches (a fifth of all CPU, measured). And
+        a batch that comes right after an answer is flushed by the thread that wrote it, once that
+        says so, not by the flusher.
+        """
+        answered = self._answered
+        if not self._writing.locked() or answered == self._unread_at:
+            return
+        if self._writing.acquire(timeout=UNREAD_SECONDS):
+            self._writing.release()
+        elif answered == self._answered:
+            self._unread_at = answered
+
+    def write_due(self, let_read: Callable[[], None] = lambda: None) -> None:
+        """Write the due answers, and those added meanwhile; after `take_turn`.
+
+        Args:
+            let_read: Function called before anything that may take longer than a flush by this
+                thread.
+        """
+        has_turn = True
+        while has_turn:
+            try:
+                while self._due:
+                    outcome = self._due.popleft()
+                    waits = isinstance(outcome, Pending)
+                    if not waits or not outcome.results:
+                        if self._is_writing:
+                            self._stop_writing()
+                        if waits and self._answered != self._before:
+                            self._gather(let_read)
+                    self._answer(outcome, self._outcomes(outcome, let_read))
+                    if not self._due:
+                        self._stop_writing()
+                        self._gather(let_read)
+            except BaseException:
+                # The thread that answers next would number its answers wrongly.
+                self._silent = True
+                raise
+            finally:
+                if self._is_writing:
+                    self._stop_writing()
+                self._turn.release()
+            has_turn = self.take_turn()  # One may have been added before the turn was over.
+
+    def finish(self) -> None:
+        """Wait until all batches are answered; for the reading thread. Can be called again.
+
+        No batch may be added afterwards.
+        """
+        self._room.close()
+        self._ended = True
+        self._gathered.put(None)
+        self._turn.acquire()
+        self.write_due()
+
+    def fail(self) -> None:
+        """Reject all further batches after an internal error, which is sent as the stream's."""
+        self._silent = True
+        self._stream.refused = self._stream.refused or Internal("the answers ended by a fault")
+        with suppress(BaseException):
+            self.finish()
+
+    def _answer(self, outcome: Pending | Rejected, results: tuple[CommitResult, ...]) -> None:
+        if not self._is_writing:
+            self._is_writing = self._writing.acquire()
+        rows = [0]
+        if isinstance(outcome, Pending):
+            batch = outcome.batch
+            if self._quotas is not None:
+                self._quotas.release(batch)
+            rows = list(map(_rows_of, batch.parts))
+            committed = [result for result in results if isinstance(result, Accepted)]
+            if committed:
+                # Counted before they are answered: a client that has its answer finds it counted.
+                # One result may stand for all; after a refused batch, all later ones are refused.
+                counted = rows if isinstance(results[-1], Accepted) else rows[: len(committed)]
+                size = batch.bytes * sum(counted) // max(1, sum(rows))
+                topic = batch.topic.name
+                self._metrics.pushed("flight", topic, sum(counted), size, len(counted))
+        for answer in results_to_json(self._answered, results, rows):
+            self._write(answer)
+            self._answered += 1
+
+    def _gather(self, let_read: Callable[[], None]) -> None:
+        """After several answers at once, wait a moment for the batches that they will bring.
+
+        A client that keeps many in flight sends one for each answer. Were a flush begun with the
+        first of them, the others would wait for it and the next; and the two groups into which
+        they fall, as uneven as 63 and 1, would last: two flushes for each round.
+        """
+        burst, self._before = self._answered - self._before, self._answered
+        if burst < GATHERED_MIN:
+            return
+        while not self._gathered.empty():
+            self._gathered.get()
+        wanted = (burst + self._added - self._answered) * 3 // 4
+        self._wanted = wanted
+        if self._added - self._answered < wanted and not self._ended:
+            let_read()
+            with suppress(queue.Empty):
+                self._gathered.get(timeout=self._linger_seconds())
+        self._wanted = 0
+
+    def _linger_seconds(self) -> float:
+        return min(self._flush_seconds, LINGER_SECONDS_MAX)
+
+    def _stop_writing(self) -> None:
+        self._is_writing = False
+        self._writing.release()
+
+    def _outcomes(
+        self, pending: Pending | Rejected, let_read: Callable[[], None]
+    ) -> tuple[CommitResult, ...]:
+        if isinstance(pending, Rejected):
+            # A batch before it may have been refused since it was read.
+            return (Rejected(self._stream.refused or pending.error),)
+        if not pending.results:
+            began = time.monotonic()
+            if not pending.flush():
+                let_read()
+                pending.outcomes()
+            self._flush_seconds = time.monotonic() - began
+        return pending.results
+
+    def _write(self, answer: bytes) -> None:
+        """Write an answer, unless the client is gone."""
+        if self._silent:
+            return
+        try:
+            self._writer.write(pa.py_buffer(answer))
+        except (pa.ArrowException, OSError) as gone:
+            _logger.info("a producer left before its answers", reason=str(gone)[:200])
+            self._silent = True
 
 
 class Turns:

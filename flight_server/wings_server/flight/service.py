@@ -15,18 +15,17 @@ import pyarrow.flight as flight
 
 from wings_core import tracing
 from wings_core.contracts.put import PutCommand
+from wings_core.contracts.share import ShareEnd
 from wings_core.contracts.sql import SqlTicket
 from wings_core.contracts.tickets import AcquireTicket, BackupFiles, BackupRead, parse_ticket
-from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, suggested
+from wings_core.errors import InvalidArgument, TopicNotFound, Unavailable, WingsError, suggested
 from wings_core.fetch.fetcher import Cancel
+from wings_core.log import Log
 from wings_core.security.principal import Principal
 from wings_core.security.quotas import CallUsage
+from wings_core.times import Deadline
 from wings_server import flight_sql
-from wings_server.action import encoded
-from wings_server.actions import ACTIONS
-from wings_server.backups import open_backup
-from wings_server.descriptors import RPC_SHARE, connections_max
-from wings_server.flight.acquire import open_acquire, stream_acquired
+from wings_server.actions import ACTIONS, open_backup
 from wings_server.flight.authentication import (
     MIDDLEWARE,
     Authentication,
@@ -36,26 +35,35 @@ from wings_server.flight.authentication import (
     span_of,
 )
 from wings_server.flight.boundary import flight_errors
-from wings_server.flight.client_watch import ClientWatch
-from wings_server.flight.connections import FlightConnections
-from wings_server.flight.do_get import open_get, open_sql, stream, stream_sql
+from wings_server.flight.calls import ClientWatch, FlightConnections, Running
+from wings_server.flight.do_get import (
+    open_acquire,
+    open_get,
+    open_sql,
+    stream,
+    stream_acquired,
+    stream_sql,
+)
 from wings_server.flight.do_put import Put, parse_descriptor, read
 from wings_server.flight.info import get_info, get_schema, list_flights, parse_info_descriptor
 from wings_server.flight.put_turns import Lookout
-from wings_server.flight.running import Running
-from wings_server.flight.share_opening import Admission
-from wings_server.flight.share_streams import ShareStreams
+from wings_server.flight.share_ends import Admission, messages_of, open_stream, refuse
+from wings_server.flight.share_loop import GroupLoops
+from wings_server.flight.share_stream import ServedStream
 from wings_server.flight_sql import FlightSql, is_flight_sql
 from wings_server.flight_sql.ingest import PlainRows
-from wings_server.gate import Gate
+from wings_server.gate import Gate, with_similar
 from wings_server.metrics import Metrics
 from wings_server.quotas import counted, using
-from wings_server.served_log import ServedLog
-from wings_server.similar_topics import with_similar
+from wings_server.resources import RPC_SHARE, connections_max
+from wings_server.served_log import ServedLog, encoded
 from wings_server.tls import Tls
 
 SHUTDOWN_SECONDS_MAX = 1.0
 """Longest wait for pyarrow's `shutdown`, which blocks while any stream is open."""
+
+DRAIN_SECONDS_MAX = 2.0
+"""How long a stop waits for members to acknowledge what they hold."""
 
 
 class FlightService(flight.FlightServerBase):
@@ -91,7 +99,7 @@ class FlightService(flight.FlightServerBase):
         self._flight_sql = FlightSql(log, gate)
         self._stopping = threading.Event()
         self._lookout = Lookout()
-        self._share_streams = ShareStreams()
+        self._share_streams = _ShareStreams()
         self._running = Running(log.limits.calls_running_max)
         self._failed = partial(self._metrics.failed, "flight")
         shown = f"[{host}]" if ":" in host else host
@@ -339,3 +347,56 @@ class FlightService(flight.FlightServerBase):
                     yield from chunks
                 else:
                     yield from counted(chunks, usage, refuses=refuses)
+
+
+class _ShareStreams:
+    """The share streams of a server; all methods from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[ServedStream] = set()
+        self._loops = GroupLoops()
+
+    def serve(
+        self,
+        log: Log,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+        metrics: Metrics,
+        admission: Admission,
+    ) -> None:
+        """Serve a stream until its client has ended its side; blocks for as long as that takes."""
+        try:
+            opened = open_stream(log, descriptor, admission)
+        except WingsError as error:
+            metrics.failed("flight", error.code)
+            refuse(writer, error)
+        else:
+            with self._loops.joined(log.shares.coordinator, opened.group) as loop:
+                stream = ServedStream(log, opened, writer, metrics, admission, loop)
+                with self._lock:
+                    self._open.add(stream)
+                try:
+                    stream.run(reader)
+                finally:
+                    with self._lock:
+                        self._open.discard(stream)
+        for _ in messages_of(reader):
+            pass  # It waits for the client to end its side.
+
+    def stop(self, drain_seconds: float) -> None:
+        """End all streams in order; their clients are told, and what they hold is released.
+
+        Before that nothing more is delivered, and their members have `drain_seconds`, at most
+        `DRAIN_SECONDS_MAX`, to acknowledge what they hold. Blocks meanwhile.
+        """
+        with self._lock:
+            streams = list(self._open)
+        for each in streams:
+            each.drain()
+        deadline = Deadline.after(min(drain_seconds, DRAIN_SECONDS_MAX))
+        for each in streams:
+            each.wait_until_free(deadline)
+        for each in streams:
+            each.end(ShareEnd(None, "the server is stopping"))

@@ -27,7 +27,7 @@ from wings_core.errors import WingsError
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.model import AcquireRequest, Leased
-from wings_server.share_actions import Settled, settle_entries
+from wings_server.group_actions import Settled, settle_entries
 
 ROUND_MAX = 256
 """Most streams offered to one round."""

@@ -46,11 +46,10 @@ from wings_core.share.delivery.stream_holds import StreamHolds, divided, still_h
 from wings_core.share.model import Acknowledgement, AcquireRequest, Leased
 from wings_core.share.shares import GroupMoved
 from wings_core.times import Deadline
+from wings_server.flight.share_ends import Admission, Opened, ShareWriter, end_of, messages_of
 from wings_server.flight.share_loop import GroupLoop, Turn
-from wings_server.flight.share_opening import Admission, Opened, end_of, messages_of
-from wings_server.flight.share_writer import ShareWriter
+from wings_server.group_actions import Settled, settle_entries
 from wings_server.metrics import Metrics
-from wings_server.share_actions import Settled, settle_entries
 
 REQUESTS_WAITING_MAX = 1_000
 """Most acknowledgements of one stream that wait to be carried out; the stream is read no further

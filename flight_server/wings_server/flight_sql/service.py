@@ -29,9 +29,8 @@ from wings_core.sql import Query
 from wings_core.sql.statement import namespace_of
 from wings_server.flight.do_put import schema_of
 from wings_server.flight_sql.catalog import table_of
-from wings_server.flight_sql.handles import Handle, sample_of, sent_as
 from wings_server.flight_sql.ingest import CountedRows, PlainRows, creation_of, ingest_topic
-from wings_server.flight_sql.messages import pack, unpack, unpack_as
+from wings_server.flight_sql.messages import Handle, pack, sample_of, sent_as, unpack, unpack_as
 from wings_server.gate import Gate
 from wings_server.served_log import ServedLog
 

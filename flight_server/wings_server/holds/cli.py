@@ -37,7 +37,7 @@ def serve(**flags: Any) -> None:
     """
     hide_numpy()
     from wings_server import lifecycle
-    from wings_server.holds.process import HoldServer
+    from wings_server.metadata.process import HoldServer
     from wings_server.settings import HoldSettings, load
 
     lifecycle.run(HoldServer(load(flags.pop("config"), flags, HoldSettings)))
@@ -57,7 +57,7 @@ def rebuild(
     state is lost start at the beginning of their topic. The damaged file is kept beside the new
     one, under another name.
     """
-    from wings_server.holds.process import rebuild_directory
+    from wings_server.metadata.process import rebuild_directory
 
     rebuilt = rebuild_directory(data_dir, metadata_url or os.environ.get("WINGS_METADATA_URL"))
     for problem in rebuilt.problems:

@@ -1,6 +1,8 @@
 """The endpoints under `/v1`: each parses, calls one plain function, and translates.
 
 Endpoints that run one action are in the table `_ROUTES`.
+
+`POST /v1/actions/NAME` is every action of Flight's DoAction, with the same body and response.
 """
 
 import time
@@ -9,8 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import WithJsonSchema
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -26,26 +30,25 @@ from wings_core.contracts.actions import (
 from wings_core.contracts.messages import JSON_BYTES_MAX, Message
 from wings_core.contracts.sql import SqlBody
 from wings_core.contracts.totals import HealthBody
-from wings_core.errors import InvalidArgument
+from wings_core.errors import InvalidArgument, suggested
 from wings_core.model import Rejected
 from wings_core.names import NamespaceName, TopicName
 from wings_core.security.principal import Principal
 from wings_core.times import Deadline
-from wings_server.action import encoded
 from wings_server.actions import ACTIONS
 from wings_server.flight.boundary import ClientGone
-from wings_server.http.answers import (
+from wings_server.http.application import (
     AcknowledgeAnswer,
     AcquireAnswer,
+    Application,
     FetchAnswer,
     HealthDescription,
     NamespaceDescription,
     PartitionDescription,
     PushAnswer,
     TopicDescription,
+    described,
 )
-from wings_server.http.application import Application
-from wings_server.http.authentication import principal_of, push_quotas_of, secret_presented
 from wings_server.http.bodies import (
     AlterTopicBody,
     FetchBody,
@@ -53,24 +56,52 @@ from wings_server.http.bodies import (
     ShareAcknowledgeBody,
     ShareAcquireBody,
     parse_fetch,
+    parse_push,
     topic_in,
 )
-from wings_server.http.documentation import described
-from wings_server.http.envelope import parse_push
 from wings_server.http.fetch import HttpFetch
 from wings_server.http.push import Pushed, push, push_answer
-from wings_server.http.service import HttpService
+from wings_server.http.service import HttpService, principal_of, push_quotas_of, secret_presented
 from wings_server.http.share import AcquirePoll
 from wings_server.http.sql import SqlAnswer, SqlEndpoint
 from wings_server.http.wire import Body, JsonAnswer
+from wings_server.served_log import encoded
 from wings_server.shared_reads import answer_of, begun
 
 _BAD = HTTPStatus.BAD_REQUEST
+
 _NOT_FOUND = HTTPStatus.NOT_FOUND
+
 _CONFLICT = HTTPStatus.CONFLICT
 
 NAMESPACE = "/v1/tenants/{tenant}/namespaces/{namespace}"
+
 TOPIC = NAMESPACE + "/topics/{topic}"
+
+PATH = "/v1/actions/{name}"
+
+_READING = frozenset(
+    {
+        "consumer-lag", "describe-topic", "get-offsets", "group-describe", "group-list", "history",
+        "list-consumers", "list-namespaces",
+        "list-nodes", "list-topics", "node-states", "offset-for-timestamp", "partition-states",
+        "shard-count",
+        "shard-get", "shard-list", "shard-sources", "share-describe", "share-list", "share-members",
+        "sql-live", "tier-states", "token-list", "topic-totals", "traffic",
+    }
+)  # fmt: skip
+"""Actions that change nothing and wait for no commit; all others count as changes."""
+
+_STATUSES = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+)
+
+_Name = Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(ACTIONS)})]
 
 
 def add_api(app: Application, service: HttpService) -> None:
@@ -98,6 +129,7 @@ def add_api(app: Application, service: HttpService) -> None:
         about |= {"tags": [route.tag], "description": description}
         name = route.name or route.action.replace("-", "_")
         app.add(route.path, _handler(service, route), route.method, name=name, **about)
+    _add_actions(app, service)
 
 
 class _Api:
@@ -281,15 +313,9 @@ def _handler(service: HttpService, route: _Route) -> Callable[..., Awaitable[Res
     """Return the handler of a route, with the parameters of its path."""
 
     async def run(name: str, request: Request) -> Response:
-        with service.call(), Body(service.bodies) as body:
-            raw = b"" if route.body is None else await body.receive(request, JSON_BYTES_MAX)
-            changes = route.method != "GET"
-            work = service.write if changes else service.read
-            principal, secret = principal_of(request), secret_presented(request)
-            answer = await work(
-                lambda: service.gate.run(principal, route.action, route.parse(name, raw), secret)
-            )
-            return JsonAnswer(encoded(answer), service.answers, is_of_change=changes)
+        parse = partial(route.parse, name)
+        changes, has_body = route.method != "GET", route.body is not None
+        return await _run(service, request, route.action, parse, changes=changes, has_body=has_body)
 
     async def of_service(request: Request) -> Response:
         return await run("", request)
@@ -303,3 +329,52 @@ def _handler(service: HttpService, route: _Route) -> Callable[..., Awaitable[Res
     if route.path.startswith(TOPIC):
         return of_topic
     return of_namespace if route.path.startswith(NAMESPACE) else of_service
+
+
+def _add_actions(app: Application, service: HttpService) -> None:
+    """Add the endpoint of actions to an application."""
+
+    async def action(name: _Name, request: Request) -> Response:
+        found = ACTIONS.get(name)
+        if found is None:
+            raise HTTPException(
+                HTTPStatus.NOT_FOUND, f"there is no such action{suggested(name, ACTIONS)}"
+            )
+        parse, changes = found.body.parse_body, name not in _READING
+        return await _run(service, request, name, parse, changes=changes)
+
+    about = described(Any, errors=_STATUSES)
+    # Each action has a body of its own; empty counts as an empty object.
+    body = {"required": False, "content": {"application/json": {"schema": {"type": "object"}}}}
+    about["openapi_extra"] = {"requestBody": body}
+    app.add(PATH, action, "POST", tags=["actions"], description=_description(), **about)
+
+
+def _description() -> str:
+    """Return the description of the endpoint: the actions, with a sentence each."""
+    lines = (
+        f"- `{name}`: {' '.join(found.description.split())}"
+        for name, found in sorted(ACTIONS.items())
+    )
+    return (
+        "Run an action, as Arrow Flight's DoAction does, with the same body, which may be omitted "
+        "if it has no keys, and the same response.\n\n" + "\n".join(lines)
+    )
+
+
+async def _run(
+    service: HttpService,
+    request: Request,
+    name: str,
+    parse: Callable[[bytes], ActionBody],
+    *,
+    changes: bool,
+    has_body: bool = True,
+) -> Response:
+    """Run an action for the principal of a request, with what `parse` makes of its body."""
+    with service.call(), Body(service.bodies) as body:
+        raw = await body.receive(request, JSON_BYTES_MAX) if has_body else b""
+        principal, secret = principal_of(request), secret_presented(request)
+        run = service.write if changes else service.read
+        answer = await run(lambda: encoded(service.gate.run(principal, name, parse(raw), secret)))
+        return JsonAnswer(answer, service.answers, is_of_change=changes)

@@ -14,9 +14,9 @@ from wings_core.model import Accepted, AssignedRange, CommitResult, Rejected, To
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partition_of, partition_value
 from wings_core.times import format_timestamp
-from wings_server.http.envelope import PushedRows
+from wings_server.http.bodies import PushedRows
 from wings_server.quotas import PushQuotas
-from wings_server.versions import with_topic
+from wings_server.served_log import with_topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,23 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from starlette.requests import Request
 
 from wings_core import tracing
 from wings_core.errors import TopicNotFound, Unavailable, WingsError
 from wings_core.fetch.fetcher import Fetcher
-from wings_server.budget import Budget
-from wings_server.flight.running import Running
-from wings_server.gate import Gate
-from wings_server.http.wire import PRINCIPAL
+from wings_core.security.principal import Principal
+from wings_server.flight.authentication import secret_of
+from wings_server.flight.calls import Running
+from wings_server.gate import Gate, with_similar
+from wings_server.http.wire import PRINCIPAL, USAGE
 from wings_server.metrics import Metrics
+from wings_server.quotas import PushQuotas
+from wings_server.resources import Budget
 from wings_server.served_log import ServedLog
-from wings_server.similar_topics import with_similar
-from wings_server.waiting import Waiting
+from wings_server.shared_reads import Waiting
 
 READERS = 4
 """Threads that read and encode, never waiting for messages."""
@@ -131,3 +133,18 @@ class HttpService:
         self._statements.shutdown()
         self._readers.shutdown()
         self._writers.shutdown()
+
+
+def secret_presented(request: Request) -> str | None:
+    """Return the secret that a request presents, if any."""
+    return secret_of(request.headers.getlist("authorization"))
+
+
+def principal_of(request: Request) -> Principal:
+    """Return the principal of a request."""
+    return cast("Principal", request.scope[PRINCIPAL])
+
+
+def push_quotas_of(request: Request, gate: Gate) -> PushQuotas | None:
+    """Return the quotas for a push by a request's principal; None without quotas."""
+    return gate.push_quotas(principal_of(request), request.scope[USAGE])

@@ -20,7 +20,7 @@ from wings_core.model import LeasedRange
 from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_core.share.model import AcquireRequest
 from wings_core.times import Deadline
-from wings_server.flight.acquire import wanted_partition
+from wings_server.flight.do_get import wanted_partition
 from wings_server.http.bodies import ShareAcquireBody
 
 FRAME_BYTES = 100

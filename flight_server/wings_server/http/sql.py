@@ -24,8 +24,7 @@ from wings_core.sql import Query
 from wings_core.times import Deadline
 from wings_core.type_names import type_name
 from wings_server.flight.do_get import open_sql
-from wings_server.http.authentication import principal_of
-from wings_server.http.service import HttpService
+from wings_server.http.service import HttpService, principal_of
 from wings_server.http.wire import Body, JsonAnswer
 
 ARROW = "application/vnd.apache.arrow.stream"

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from wings_core.errors import BatchTooLarge
 from wings_core.security.quotas import CallUsage
-from wings_server.budget import Budget
+from wings_server.resources import Budget
 
 PIECE_BYTES = 256 * 1024
 """Size of the pieces of a response, each sent once the transport has taken the previous one."""

@@ -20,8 +20,7 @@ from wings_server.group_actions import group_node, looking_at_members
 from wings_server.kafka import topics
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.groups import Caller, Group, Join, MemberIdRequired, join_error
-from wings_server.kafka.lists import ENTRIES_MAX
-from wings_server.kafka.messages import Request, Values
+from wings_server.kafka.messages import ENTRIES_MAX, Request, Values
 from wings_server.kafka.service import KafkaService
 
 METADATA_BYTES_MAX = 4_096

@@ -1,23 +1,119 @@
-"""The listener of Kafka's protocol: an event loop in a thread of its own."""
+"""Kafka's protocol: its listener, who may make a connection's requests, and what answers each.
+
+The listener has an event loop in a thread of its own. A connection without a token makes requests
+of three APIs: ApiVersions, and those of SASL:
+
+    SaslHandshake: a mechanism ─▶ SaslAuthenticate: one message ─▶ the token's principal
+"""
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import NamedTuple
 
-from wings_core.errors import Unavailable
+from kio.schema.errors import ErrorCode
+
+from wings_core.errors import NotFound, Unauthenticated, Unavailable, WingsError
+from wings_core.limits import MIB
+from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+from wings_core.security.principal import ANYONE, Principal
 from wings_server.http.listener import BACKLOG, START_SECONDS_MAX, STOP_SECONDS_MAX, bind
-from wings_server.kafka.brokers import Brokers
+from wings_server.kafka import (
+    consumer_requests,
+    group_admin,
+    group_requests,
+    topic_requests,
+    transaction_requests,
+)
+from wings_server.kafka.fetch import Fetches, delete_records, leader_epochs, list_offsets
 from wings_server.kafka.group_requests import keep_forever
-from wings_server.kafka.service import KafkaService
-from wings_server.kafka.session import Session
+from wings_server.kafka.messages import (
+    Api,
+    Head,
+    Request,
+    Values,
+    api_versions,
+    head_of,
+    parse,
+)
+from wings_server.kafka.produce import Producer
+from wings_server.kafka.service import Brokers, KafkaService
 from wings_server.kafka.transaction_requests import expire_forever
-from wings_server.kafka.wire import Connection
+from wings_server.kafka.wire import Connection, with_room
+from wings_server.quotas import using
 from wings_server.settings import Address
 from wings_server.tls import Tls
 
 DRAIN_LOOK_SECONDS = 0.02
+
 HANDSHAKE_SECONDS = 10.0
+
+PARSED_BYTES_MAX = 16 * 1024
+"""Largest request that is parsed on the event loop; longer ones are parsed by a reader."""
+
+OTHER_BYTES_MAX = MIB
+"""Largest request but those to produce."""
+
+FIRST_BYTES_MAX = 8 * 1024
+"""Largest request before a token is presented."""
+
+FIRST_SECONDS_MAX = 10.0
+"""Longest time until a token is presented."""
+
+TOKEN_LOOK_SECONDS = 1.0
+"""Interval at which the token of a connection is looked at, whether or not it has requests."""
+
+QUOTA_SECONDS_MAX = 30.0
+"""Longest time that a request waits at its principal's quotas; then its connection is closed."""
+
+MECHANISMS = ("PLAIN", "OAUTHBEARER")
+
+_BEARER = "auth=bearer "
+
+_PLAIN_TOKEN = Head(Api.SASL_AUTHENTICATE, -1, 0)
+"""Stands for the head of a message of SASL without one, as it follows the oldest handshake."""
+
+_GROUPS: Mapping[Api, Callable[..., Awaitable[Values]]] = {
+    Api.JOIN_GROUP: group_requests.join,
+    Api.HEARTBEAT: group_requests.heartbeat,
+    Api.LEAVE_GROUP: group_requests.leave,
+    Api.SYNC_GROUP: group_requests.sync,
+    Api.DESCRIBE_GROUPS: group_admin.describe_groups,
+    Api.LIST_GROUPS: group_admin.list_groups,
+    Api.CONSUMER_GROUP_HEARTBEAT: consumer_requests.heartbeat,
+}
+"""Requests about members, which belong to the event loop."""
+
+_LOOKS: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
+    Api.LIST_OFFSETS: list_offsets,
+    Api.OFFSET_FOR_LEADER_EPOCH: leader_epochs,
+    Api.OFFSET_FETCH: group_requests.fetch,
+    Api.FIND_COORDINATOR: topic_requests.find_coordinator,
+    Api.DESCRIBE_CONFIGS: topic_requests.describe_configs,
+    Api.DESCRIBE_CLUSTER: topic_requests.describe_cluster,
+}
+
+_CHANGES: Mapping[Api, Callable[[KafkaService, Principal, Request], Values]] = {
+    Api.METADATA: topic_requests.metadata,
+    Api.CREATE_TOPICS: topic_requests.create_topics,
+    Api.DELETE_TOPICS: topic_requests.delete_topics,
+    Api.DELETE_RECORDS: delete_records,
+    Api.CREATE_PARTITIONS: topic_requests.create_partitions,
+    Api.INCREMENTAL_ALTER_CONFIGS: topic_requests.alter_configs,
+    Api.OFFSET_COMMIT: group_requests.commit,
+    Api.OFFSET_DELETE: group_admin.delete_offsets,
+    Api.DELETE_GROUPS: group_admin.delete_groups,
+    Api.CONSUMER_GROUP_DESCRIBE: consumer_requests.describe,
+    Api.INIT_PRODUCER_ID: transaction_requests.init_producer_id,
+    Api.ADD_PARTITIONS_TO_TXN: transaction_requests.add_partitions,
+    Api.ADD_OFFSETS_TO_TXN: transaction_requests.add_offsets,
+    Api.END_TXN: transaction_requests.end,
+    Api.TXN_OFFSET_COMMIT: transaction_requests.commit_offsets,
+}
+"""Requests that are answered on a thread: those that only look, and those that change anything."""
 
 
 class KafkaListener:
@@ -120,3 +216,259 @@ class KafkaListener:
     def _call(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # The loop has ended already.
             self._loop.call_soon_threadsafe(call)
+
+
+class Session:
+    """Answers the requests of one connection; for the event loop.
+
+    Args:
+        service: The service for the default namespace.
+        connection: The connection.
+    """
+
+    def __init__(self, service: KafkaService, connection: Connection) -> None:
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._close = connection.close
+        self._principal: Principal | None = None
+        self._producer: Producer
+        self._fetches: Fetches | None = None
+        self._mechanism: str | None = None
+        """Mechanism of SASL of the message that comes next."""
+        self._takes_plain_token = False
+        """Whether that message has no head."""
+        reason = "no token was presented in time"
+        self._timer = self._loop.call_later(FIRST_SECONDS_MAX, self._close, reason)
+        if service.gate.authenticator.is_open:
+            self._admit(ANYONE, service)
+
+    def frame_bytes_max(self, api_key: int | None) -> int:
+        """Return the size of the largest frame at present; see `wire.Requests`."""
+        if self._principal is None:
+            return FIRST_BYTES_MAX
+        is_small = api_key not in {None, Api.PRODUCE}
+        return OTHER_BYTES_MAX if is_small else self._service.wire.frame_bytes_max
+
+    def head_of(self, frame: memoryview) -> Head:
+        """Return the beginning of a request; see `messages.head_of`."""
+        return _PLAIN_TOKEN if self._takes_plain_token else head_of(frame)
+
+    def produces(self, head: Head) -> bool:
+        """Return whether a request is submitted by `submit`."""
+        return head.api is Api.PRODUCE
+
+    async def submit(
+        self, head: Head, frame: memoryview, answer: Callable[[bytes | None], None]
+    ) -> None:
+        """Submit a request to produce; calls `answer` on the event loop."""
+        call, throttled_ms = await self._admitted(len(frame))
+
+        def answered(response: bytes | None) -> None:
+            call.close()
+            self._on_loop(answer, response)
+
+        self._producer.submit(head, frame, throttled_ms, answered)
+
+    async def answer(self, head: Head, frame: memoryview) -> bytes:
+        """Return the response to another request; see `wire.Requests`."""
+        if head.api is Api.API_VERSIONS:
+            return api_versions(head)
+        if head is _PLAIN_TOKEN:
+            await self._authenticate(bytes(frame))
+            return bytes(4)  # The length of a message without content.
+        if head.api in {Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}:
+            request = parse(head, frame)
+            return request.response(await self._answer_sasl(request))
+        call, throttled_ms = await self._admitted()
+        service = self._service
+
+        async def parsed() -> Request:
+            if len(frame) <= PARSED_BYTES_MAX:
+                request = parse(head, frame)
+            else:
+                request = await service.read(lambda: parse(head, frame))
+            return replace(request, throttled_ms=throttled_ms) if throttled_ms else request
+
+        with call:
+            if head.api is Api.FETCH and self._fetches is not None:
+                return await self._fetches.answer(head, frame, parsed)
+            return await self._answer(self._checked(), await parsed())
+
+    async def _admitted(self, size: int = 0) -> tuple[ExitStack, int]:
+        """Begin a call, which waits while its principal is at its quotas.
+
+        Args:
+            size: Bytes that are in flight until it ends.
+
+        Returns:
+            The call, which is to be closed, and for how many milliseconds it waited.
+
+        Raises:
+            ResourceExhausted: The quotas were exceeded for `QUOTA_SECONDS_MAX`.
+            Unauthenticated: A token is to be presented, or presented anew.
+            Unavailable: Metadata cannot be reached, so that the token may have been revoked.
+        """
+        began = time.monotonic()
+
+        def begin() -> tuple[ExitStack, int]:
+            waited = time.monotonic() - began
+            with ExitStack() as call:
+                usage = call.enter_context(using(self._checked()))
+                if usage is not None and size:
+                    usage.take(size)
+                return call.pop_all(), int(1_000 * waited) if usage is not None else 0
+
+        return await with_room(begin, QUOTA_SECONDS_MAX)
+
+    def _checked(self) -> Principal:
+        """Return the principal, which may have lost its token since.
+
+        Raises:
+            Unauthenticated: A token is to be presented, or presented anew.
+            Unavailable: Metadata cannot be reached, so that the token may have been revoked.
+        """
+        found = self._principal
+        is_missing = found is ANYONE and not self._service.gate.authenticator.is_open
+        if found is None or is_missing:
+            raise Unauthenticated(f"a token is needed, by SASL: {' or '.join(MECHANISMS)}")
+        found.check()
+        return found
+
+    async def _answer_sasl(self, request: Request) -> Values:
+        body = request.body
+        if request.head.api is Api.SASL_HANDSHAKE:
+            is_known = body.mechanism in MECHANISMS
+            self._mechanism = body.mechanism if is_known else None
+            self._takes_plain_token = is_known and request.head.version == 0
+            error = ErrorCode.none if is_known else ErrorCode.unsupported_sasl_mechanism
+            return {"error_code": error, "mechanisms": MECHANISMS}
+        if self._mechanism is None:
+            return {"error_code": ErrorCode.illegal_sasl_state}
+        try:
+            await self._authenticate(body.auth_bytes)
+        except Unauthenticated as error:
+            self._service.metrics.failed("kafka", error.code)
+            self._principal = None  # No further request is answered.
+            self._loop.call_soon(self._close, error.message)  # Once the refusal is sent.
+            refused = ErrorCode.sasl_authentication_failed
+            return {"error_code": refused, "error_message": error.message}
+        return {}
+
+    async def _authenticate(self, message: bytes) -> None:
+        """Admit the principal of the token in a message.
+
+        Raises:
+            Unauthenticated: The token is not valid, or may see nothing of its namespace, or the
+                connection is another principal's or in another namespace.
+            Unavailable: Metadata cannot be reached.
+        """
+        mechanism, self._mechanism, self._takes_plain_token = self._mechanism, None, False
+        assert mechanism is not None
+        service = self._service
+        secret, namespace = _presented(mechanism, message)
+
+        def found() -> Principal:
+            principal = service.gate.principal(secret, "kafka")
+            try:
+                if principal.may_see_namespace(namespace):
+                    service.log.admin.get_namespace(namespace)
+                    return principal
+            except NotFound:
+                pass
+            raise Unauthenticated(f"{principal.name} sees nothing of {namespace}")
+
+        principal, earlier = await service.read(found), self._principal
+        if earlier is not None and earlier is not ANYONE:
+            before = earlier.name, service.topics.namespace
+            if before != (principal.name, namespace):
+                raise Unauthenticated(f"the connection is that of {earlier.name}")
+        self._admit(principal, service.within(namespace))
+
+    def _admit(self, principal: Principal, service: KafkaService) -> None:
+        self._timer.cancel()
+        self._principal, self._service = principal, service
+        self._producer = Producer(service, principal, self._failed)
+        if self._fetches is not None:
+            self._fetches.close()
+        self._fetches = Fetches(service, principal)
+        self._look_at_token()
+
+    def _look_at_token(self) -> None:
+        """Close the connection once its token is revoked or has expired; each second."""
+        try:
+            self._checked()
+        except WingsError as error:
+            self._close(error.message)
+        else:
+            if self._fetches is not None:
+                self._fetches.forget()
+            self._timer = self._loop.call_later(TOKEN_LOOK_SECONDS, self._look_at_token)
+
+    async def _answer(self, principal: Principal, request: Request) -> bytes:
+        service, api = self._service, request.head.api
+        if api in _GROUPS:
+            return request.response(await _GROUPS[api](service, principal, request))
+        if api in _LOOKS:
+            look = _LOOKS[api]
+            return await service.read(lambda: request.response(look(service, principal, request)))
+        change = _CHANGES[api]
+        return await service.write(lambda: request.response(change(service, principal, request)))
+
+    def gone(self) -> None:
+        """End a wait, as the client has gone."""
+        self._timer.cancel()
+        self._principal = None  # Nothing that waits at a quota begins.
+        if self._fetches is not None:
+            self._fetches.close()
+
+    def _failed(self, reason: str) -> None:
+        """Close the connection; from any thread."""
+        self._on_loop(self._close, reason)
+
+    def _on_loop(self, call: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # The loop is closed, and the connection with it.
+            self._loop.call_soon_threadsafe(call, *args)
+
+
+class _Presented(NamedTuple):
+    """The content of a client's message."""
+
+    secret: str
+    namespace: NamespaceName
+
+
+def _presented(mechanism: str, message: bytes) -> _Presented:
+    """Return the token and the namespace of a message.
+
+    Args:
+        mechanism: `PLAIN` (RFC 4616), where the password is the token; or `OAUTHBEARER` (RFC 7628).
+        message: The client's first message. A user, of OAUTHBEARER an authorization identity, of
+            the form `TENANT/NAMESPACE` picks a namespace; any other user means the default one.
+
+    Raises:
+        Unauthenticated: The message is not one of the mechanism.
+    """
+    try:
+        read = _plain if mechanism == "PLAIN" else _oauth
+        user, secret = read(message.decode())
+        tenant, slash, namespace = user.partition("/")
+        name = DEFAULT_NAMESPACE
+        if slash:
+            name = NamespaceName.parse(f"tenants/{tenant}/namespaces/{namespace}")
+    except (ValueError, WingsError):
+        raise Unauthenticated(f"a damaged message of {mechanism}, or a bad namespace") from None
+    return _Presented(secret, name)
+
+
+def _plain(message: str) -> tuple[str, str]:
+    identity, user, secret = message.split("\0")
+    if identity not in {"", user}:
+        raise ValueError(identity)
+    return user, secret
+
+
+def _oauth(message: str) -> tuple[str, str]:
+    head, *pairs = message.split("\1")
+    _, identity, _ = head.split(",")
+    (secret,) = [pair for pair in pairs if pair.lower().startswith(_BEARER)]
+    return identity.removeprefix("a="), secret[len(_BEARER) :]

@@ -1,11 +1,25 @@
-"""Shared state of all connections: the log, threads, waits, groups and budgets."""
+"""Shared state of all connections: the log, threads, waits, groups, budgets, brokers and batches.
+
+A broker is a live node that serves Kafka's protocol. Any of them serves any partition and any
+transaction, so a leader only gathers a partition's batches; a group has one coordinator, the node
+with its lease, as a consumer group of Wings has.
+
+Batches are kept for consumers at the end of a log. Encoding what was just produced anew from the
+log's rows would be most of the work, once for each consumer. The log stays the truth: where a batch
+begins at the offset that a consumer asks for, and the log still has that offset, its bytes are sent
+on.
+"""
 
 import asyncio
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+from xxhash import xxh3_64_intdigest
 
 from wings_core import tracing
 from wings_core.errors import Unavailable
@@ -13,17 +27,17 @@ from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import MIB
 from wings_core.model import Node
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
-from wings_server.budget import Budget, WorkRoom
-from wings_server.descriptors import HTTP_SHARE, connections_max
+from wings_core.partitions import Partition
 from wings_server.gate import Gate
-from wings_server.kafka.brokers import Brokers
 from wings_server.kafka.group_table import GroupTable
-from wings_server.kafka.kept_batches import KEPT_BYTES_MAX, KeptBatches
+from wings_server.kafka.record_types import ZSTD, compression_of, placed_at
 from wings_server.kafka.topics import KafkaTopics
 from wings_server.kafka.wire import Wire
 from wings_server.metrics import Metrics
+from wings_server.resources import HTTP_SHARE, Budget, WorkRoom, connections_max
 from wings_server.served_log import ServedLog
-from wings_server.waiting import Waiting
+from wings_server.settings import Address
+from wings_server.shared_reads import Waiting
 
 READERS = 4
 """Threads that read and encode, never waiting for messages."""
@@ -49,6 +63,86 @@ KEPT_SHARE = 16
 """The part of the budget of memory, one in so many, that kept batches take at most."""
 
 Result = TypeVar("Result")
+
+IDS = 1 << 30
+"""Brokers' numbers are less. Java's client names the connections to coordinators by the others."""
+
+LEADERS_KEPT = 4_096
+"""Topics whose leaders are remembered."""
+
+KEPT_BYTES_MAX = 32 * MIB
+"""Most bytes of all batches; the oldest are dropped."""
+
+BEHIND_MAX = 65_536
+"""Most records between what is encoded and the end of its log, for a batch that is kept."""
+
+_ENTRY_BYTES = 512
+"""About the memory of a batch beside its bytes."""
+
+_Place = tuple[str, Partition, int]
+
+
+class Brokers:
+    """The live brokers, as the node's heartbeat read them last; for any thread.
+
+    Args:
+        nodes: Returns the live nodes.
+        own: Address of this broker for clients.
+
+    Attributes:
+        own: The same.
+    """
+
+    def __init__(self, nodes: Callable[[], Sequence[Node]], own: Address) -> None:
+        self._nodes = nodes
+        self.own = own
+
+    def live(self) -> dict[int, Address]:
+        """Return the addresses of the live brokers by their numbers, this one's included."""
+        addresses = [node.kafka for node in self._nodes() if node.kafka]
+        return _numbered(frozenset([*addresses, str(self.own)]))
+
+    def own_id(self) -> int:
+        """Return the number of this broker."""
+        return next(id_ for id_, address in self.live().items() if address == self.own)
+
+    def leaders(self, topic_uuid: str, partitions: int) -> Sequence[int]:
+        """Return the number of the leader of each partition of a topic."""
+        return _leaders(topic_uuid, partitions, frozenset(self.live()))
+
+    def named(self, key: str) -> int:
+        """Return the number of the broker for a key, the same at all nodes."""
+        return _first(key, self.live())
+
+    def of_node(self, node_id: str) -> int | None:
+        """Return the number of a node by its id; None if it is not live, or no broker."""
+        for node in self._nodes():
+            if node.id == node_id and node.kafka:
+                address = Address.parse(node.kafka)
+                return next(id_ for id_, each in self.live().items() if each == address)
+        return None
+
+
+@lru_cache(64)
+def _numbered(addresses: frozenset[str]) -> dict[int, Address]:
+    """Return addresses by numbers, which are made of them and so survive restarts."""
+    found: dict[int, Address] = {}
+    for address in sorted(addresses):
+        number = xxh3_64_intdigest(address.encode()) % IDS
+        while number in found:
+            number = (number + 1) % IDS
+        found[number] = Address.parse(address)
+    return found
+
+
+@lru_cache(LEADERS_KEPT)
+def _leaders(topic_uuid: str, partitions: int, brokers: frozenset[int]) -> Sequence[int]:
+    return [_first(f"{topic_uuid}/{number}", brokers) for number in range(partitions)]
+
+
+def _first(key: str, brokers: Iterable[int]) -> int:
+    """Return the broker of a key by rendezvous: only a lost broker's keys go to others."""
+    return max(brokers, key=lambda broker: (xxh3_64_intdigest(f"{key}/{broker}".encode()), broker))
 
 
 class KafkaService:
@@ -156,3 +250,60 @@ class KafkaService:
         """End the threads; waits for their current work."""
         for threads in (self.readers, self.producers, self.writers):
             threads.shutdown()
+
+
+class KeptBatch(NamedTuple):
+    """A batch at its place in the log.
+
+    Attributes:
+        data: The batch, with its offset.
+        rows: Number of its records.
+    """
+
+    data: bytes
+    rows: int
+
+    @property
+    def is_zstd(self) -> bool:
+        """Whether its records are compressed by Zstandard, which not all clients know."""
+        return compression_of(self.data) == ZSTD
+
+
+class KeptBatches:
+    """The batches that were written last; all methods from any thread.
+
+    Args:
+        bytes_max: Most bytes of all of them.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._lock = threading.Lock()
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._batches: OrderedDict[_Place, KeptBatch] = OrderedDict()
+
+    def keep(
+        self, topic_uuid: str, partition: Partition, offset: int, data: bytes | bytearray, rows: int
+    ) -> None:
+        """Keep a batch that was committed.
+
+        Args:
+            topic_uuid: Identity of its topic, whose values are bytes.
+            partition: Its partition.
+            offset: Offset of its first record.
+            data: The batch, at any offset; it is copied.
+            rows: Number of its records.
+        """
+        place, batch = (topic_uuid, partition, offset), KeptBatch(placed_at(offset, data), rows)
+        with self._lock:
+            if place in self._batches:
+                return
+            self._batches[place] = batch
+            self._bytes += _ENTRY_BYTES + len(data)
+            while self._bytes > self._bytes_max:
+                _, dropped = self._batches.popitem(last=False)
+                self._bytes -= _ENTRY_BYTES + len(dropped.data)
+
+    def at(self, topic_uuid: str, partition: Partition, offset: int) -> KeptBatch | None:
+        """Return the batch that begins at an offset; None where none is kept."""
+        return self._batches.get((topic_uuid, partition, offset))

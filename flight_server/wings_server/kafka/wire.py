@@ -19,9 +19,9 @@ import numpy as np
 import structlog
 
 from wings_core.errors import ResourceExhausted, WingsError
-from wings_server.budget import Budget
 from wings_server.http.wire import PIECE_BYTES
 from wings_server.kafka.messages import HEAD, BadRequest, Head
+from wings_server.resources import Budget
 
 SCRATCH_BYTES = 64 * 1024
 """Size of the buffer that all connections of an event loop read small frames into."""

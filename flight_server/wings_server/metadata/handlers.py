@@ -2,16 +2,24 @@
 
 Methods bear the names of the RPCs in snake case, and run on threads of the service. What an RPC
 means is said in its `.proto` file.
+
+Nodes read copies of the metadata, each a file as large as it.
 """
 
+import secrets
+import tempfile
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
-from wings_core.errors import InvalidArgument, NamespaceNotFound
+from wings_core.errors import InvalidArgument, NamespaceNotFound, ResourceExhausted
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.admin import TOPICS_PAGE_SIZE_MAX, RemoteAdmin, RemoteGroups
 from wings_core.metadata.remote.parts import (
@@ -38,8 +46,16 @@ from wings_core.protocol.v1 import tables_pb2 as tables_pb
 from wings_core.protocol.v1 import tokens_pb2 as tokens_pb
 from wings_core.protocol.v1 import transactions_pb2 as transactions_pb
 from wings_core.schemas import check_topic_schema
-from wings_server.metadata.copies import CopyHandlers
 from wings_server.metadata.requests import TOPICS_BYTES_MAX, page, page_size_of, snake_case
+
+COPIES_MAX = 4
+"""Copies at a time; each is a file as large as the metadata."""
+
+SILENT_SECONDS_MAX = 600.0
+"""A copy of which nothing was read for so long is deleted: its node is gone."""
+
+READ_BYTES_MAX = 8 * 1024 * 1024
+"""The most bytes of one answer."""
 
 
 def services(
@@ -80,7 +96,7 @@ def services(
             tables_pb.DESCRIPTOR.services_by_name["TableService"],
             _Declared(RemoteTables, metadata.tables),
         ),
-        (copies_pb.DESCRIPTOR.services_by_name["CopyService"], CopyHandlers(metadata)),
+        (copies_pb.DESCRIPTOR.services_by_name["CopyService"], _CopyHandlers(metadata)),
         (
             tokens_pb.DESCRIPTOR.services_by_name["TokenService"],
             _Declared(RemoteTokens, metadata.tokens),
@@ -232,3 +248,70 @@ class _Stages(_Declared):
             pages=map(messages.STORED_PAGE.fields, found),
             next_page_token=str(first + size) if len(found) == size else "",
         )
+
+
+@dataclass(slots=True)
+class _OpenCopy:
+    directory: "tempfile.TemporaryDirectory[str]"
+    used_at: float
+
+    @property
+    def path(self) -> Path:
+        return Path(self.directory.name) / "metadata.sqlite"
+
+
+class _CopyHandlers:
+    """Handles the methods of `wings.v1.CopyService`."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._lock = threading.Lock()
+        """Guards the table; no other lock is taken under it."""
+        self._copies: dict[str, _OpenCopy] = {}
+
+    def begin_copy(self, _: copies_pb.BeginCopyRequest) -> copies_pb.BeginCopyResponse:
+        self._end_silent()
+        with self._lock:
+            if len(self._copies) >= COPIES_MAX:
+                raise ResourceExhausted(f"{COPIES_MAX} copies of the metadata are being read")
+        copy_id = secrets.token_hex(16)
+        copy = _OpenCopy(tempfile.TemporaryDirectory(prefix="wings-copy-"), time.monotonic())
+        try:
+            with self._metadata.copying() as write:
+                write(copy.path)
+        except BaseException:
+            copy.directory.cleanup()
+            raise
+        with self._lock:
+            copy.used_at = time.monotonic()
+            self._copies[copy_id] = copy
+        return copies_pb.BeginCopyResponse(copy_id=copy_id)
+
+    def read_copy(self, request: copies_pb.ReadCopyRequest) -> copies_pb.ReadCopyResponse:
+        with self._lock:
+            copy = self._copies.get(request.copy_id)
+            if copy is not None:
+                copy.used_at = time.monotonic()
+        try:
+            if copy is not None:
+                with copy.path.open("rb") as file:
+                    file.seek(request.start)
+                    return copies_pb.ReadCopyResponse(data=file.read(READ_BYTES_MAX))
+        except FileNotFoundError:
+            pass  # It was ended meanwhile.
+        raise InvalidArgument("there is no such copy of the metadata, or not any more")
+
+    def end_copy(self, request: copies_pb.EndCopyRequest) -> copies_pb.EndCopyResponse:
+        with self._lock:
+            copy = self._copies.pop(request.copy_id, None)
+        if copy is not None:
+            copy.directory.cleanup()
+        return copies_pb.EndCopyResponse()
+
+    def _end_silent(self) -> None:
+        oldest = time.monotonic() - SILENT_SECONDS_MAX
+        with self._lock:
+            silent = [each for each, copy in self._copies.items() if copy.used_at < oldest]
+            ended = [self._copies.pop(each) for each in silent]
+        for copy in ended:
+            copy.directory.cleanup()

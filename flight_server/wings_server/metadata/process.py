@@ -1,26 +1,69 @@
-"""The metadata service as a process of its own."""
+"""The services of nodes as processes of their own: metadata, and replicas of holds.
 
+The replica of nodes without data directories is served by one of them at a time to the others.
+"""
+
+from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import structlog
 
 from wings_core.data_directory import DataDirectory
+from wings_core.errors import InvalidArgument
 from wings_core.metadata.interfaces import Metadata
-from wings_core.metadata.open import open_postgres
+from wings_core.metadata.open import has_metadata, open_metadata, open_postgres
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.share.open import all_groups, open_replica, open_standby
+from wings_core.model import ShareGroup
+from wings_core.share.open import (
+    OpenReplicas,
+    SharedHolds,
+    all_groups,
+    open_postgres_store,
+    open_replica,
+    open_standby,
+)
+from wings_core.share.replica.copies import HoldsCopies, Rebuilt, rebuild_holds
+from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import HoldReplica
+from wings_core.share.replica.sqlite_store import SqliteHoldStore
+from wings_core.share.replica.store import HoldStore
 from wings_core.storage.disk import DiskGuard
-from wings_server.exposure import service_security
-from wings_server.metadata.service import MetadataService
-from wings_server.settings import Address, MetadataSettings
-from wings_server.tls import Tls
+from wings_server.holds.handlers import hold_service
+from wings_server.metadata.service import GrpcService, MetadataService
+from wings_server.settings import Address, HoldSettings, MetadataSettings, Settings
+from wings_server.tls import (
+    TLS_MISSING,
+    PeerSecurity,
+    Tls,
+    check_exposure,
+    peer_access,
+    service_security,
+)
 
 _logger = structlog.get_logger("wings.metadata")
 
 
-class MetadataServer:
+class _NodesService:
+    """A service of nodes, with its address and certificate from `start` on."""
+
+    address: Address
+    tls: Tls | None = None
+    _stop: ExitStack
+
+    def reload(self) -> None:
+        """Reload the certificate, if there is one."""
+        if self.tls is not None:
+            self.tls.reload()
+
+    def stop(self) -> None:
+        """Drain and stop; a request whose response was lost can be retried elsewhere."""
+        self._stop.close()
+
+
+class MetadataServer(_NodesService):
     """A metadata service, over a data directory or PostgreSQL; `start`, then `stop`, once each.
 
     Args:
@@ -34,8 +77,6 @@ class MetadataServer:
     """
 
     service: MetadataService
-    address: Address
-    tls: Tls | None = None
 
     def __init__(self, settings: MetadataSettings, *, nodes_here: bool = False) -> None:
         self.settings = settings
@@ -79,15 +120,6 @@ class MetadataServer:
         """The line on standard output when it serves."""
         return f"wings metadata ready grpc={self.address}"
 
-    def reload(self) -> None:
-        """Read the certificate again, where there is one."""
-        if self.tls is not None:
-            self.tls.reload()
-
-    def stop(self) -> None:
-        """Drain and stop; a commit whose response was lost can be retried elsewhere."""
-        self._stop.close()
-
 
 def _warn_of_tokens(metadata: Metadata) -> None:
     if metadata.tokens.changes():
@@ -122,3 +154,121 @@ def _open(
     groups = partial(all_groups, metadata.admin, metadata.groups)
     replica = started.enter_context(closing(open_replica(directory.holds, groups)))
     return metadata, metadata.store_id, replica, disk
+
+
+class HoldServer(_NodesService):
+    """A replica of holds over a data directory or PostgreSQL; `start`, then `stop`, once each.
+
+    Attributes:
+        settings: The settings.
+        replica: The replica, after `start`.
+        address: Address with the actual port, after `start`.
+    """
+
+    replica: Replica
+
+    def __init__(self, settings: HoldSettings) -> None:
+        self.settings = settings
+        self._stop = ExitStack()
+
+    def start(self) -> None:
+        """Open the replica and serve it; on a failure, the parts already started are stopped.
+
+        Raises:
+            Unavailable: The data directory or the port is in use or unusable, PostgreSQL cannot be
+                reached, or another process serves its replica.
+            InvalidArgument: The path is not a data directory, or PostgreSQL is unsuitable.
+            Internal: The holds cannot be opened.
+        """
+        settings = self.settings
+        with ExitStack() as started:
+            security = service_security(settings)
+            replica = self.replica = Replica(_store_of(settings, started))
+            started.enter_context(closing(replica))
+            replica.open()
+            service = GrpcService([hold_service(self.replica)], settings.listen, security)
+            self.tls = security.tls
+            service.start()
+            started.callback(service.stop, settings.drain_seconds)
+            self.address = service.address
+            self._stop = started.pop_all()
+
+    @property
+    def ready_line(self) -> str:
+        """Line printed on standard output when ready."""
+        return f"wings holds ready grpc={self.address}"
+
+
+def _store_of(settings: HoldSettings, started: ExitStack) -> Callable[[], HoldStore]:
+    if settings.holds_url is not None:
+        url = settings.holds_url.get_secret_value()
+        return lambda: open_postgres_store(url, settings.holds_schema)
+    directory = started.enter_context(DataDirectory.open(settings.data_dir, "metadata"))
+    # For its reserve, so that acknowledgements work on a full disk.
+    disk = DiskGuard(directory.path, settings.limits.disk_free_bytes_min, directory.reserve)
+    started.callback(disk.close)
+    return lambda: SqliteHoldStore(directory.holds)
+
+
+def rebuild_directory(path: Path, metadata_url: str | None) -> Rebuilt:
+    """Rebuild the holds of a data directory; see `rebuild_holds`.
+
+    Raises:
+        Unavailable: A server has the directory open.
+        InvalidArgument: The path is not a data directory, or its metadata is elsewhere.
+        AlreadyExists: The holds are sound.
+        Internal: The metadata cannot be read.
+    """
+    DataDirectory.open_read_only(path).close()  # Raises instead of creating a directory.
+    with DataDirectory.open(path, "metadata") as directory:
+        groups: list[ShareGroup] = []
+        if has_metadata(directory):
+            with closing(open_metadata(directory, metadata_url, read_only=True)) as metadata:
+                groups = all_groups(metadata.admin, metadata.groups)
+        return rebuild_holds(directory.holds, groups)
+
+
+def serve_holds(
+    settings: Settings, started: ExitStack, url: str, node_token: str, tls: Tls | None
+) -> tuple[OpenReplicas, HoldsCopies]:
+    """Serve the replica to the other nodes while this node owns it.
+
+    Args:
+        settings: Settings of the node.
+        started: Stack that stops the service.
+        url: URL of PostgreSQL.
+        node_token: Token that nodes present to each other without a cluster token.
+        tls: The node's certificate.
+
+    Returns:
+        The replicas of the node's coordinator, and a copier of the replica's state.
+
+    Raises:
+        InvalidArgument: The service would listen beyond loopback without TLS.
+        Unavailable: The port cannot be bound.
+    """
+    token = settings.cluster_token
+    secret = node_token if token is None else token.get_secret_value()
+    access = replace(peer_access(settings), token=secret)
+    if settings.cluster_ca is None:
+        tls = None  # The other nodes could not verify the certificate.
+    elif tls is None:
+        raise InvalidArgument("--cluster-ca needs a certificate too: --tls-cert and --tls-key")
+    listen = settings.holds or Address(settings.flight.host, 0)
+    missing = [] if tls is not None else [f"{TLS_MISSING} with --cluster-ca"]
+    check_exposure(settings, [("holds", listen)], missing)
+    holds = SharedHolds(url, access)
+    service = GrpcService([hold_service(holds.replica)], listen, PeerSecurity(tls, secret))
+    try:
+        service.start()
+    except BaseException:
+        holds.close()
+        raise
+    started.callback(service.stop, settings.drain_seconds)
+    # Closed first: requests of other nodes are then rejected, and retried at the next owner.
+    started.callback(holds.close)
+    host = listen.host
+    if settings.holds is None or listen.is_wildcard:
+        host = (settings.advertise or settings.flight).host
+    replicas = holds.open_link(str(Address(host, service.address.port)))
+    return lambda: replicas, holds.copies

@@ -2,14 +2,17 @@
 
 Calls that wait are coroutines and hold no thread; the others run on a few threads. grpcio's
 asynchronous server has one poller for a process, so all services of a process share one loop.
+
+Interceptors check the token of the cluster, and make spans of traced calls.
 """
 
 import asyncio
 import functools
+import hmac
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -21,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer  # pyright: ignore[reportMissingTypeStubs]
 
 from wings_core import tracing
-from wings_core.errors import Internal, Unavailable, WingsError
+from wings_core.errors import Internal, Unauthenticated, Unavailable, WingsError
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.remote.channel import (
     ERROR_KEY,
@@ -31,15 +34,14 @@ from wings_core.metadata.remote.channel import (
     status_of,
 )
 from wings_core.protocol.v1 import offset_registry_pb2
+from wings_core.security.tokens import digest_of
 from wings_core.share.replica.requests import HoldReplica
-from wings_server.descriptors import RPC_SHARE, connections_max
-from wings_server.holds.handlers import hold_service
-from wings_server.holds.sessions import Sessions
+from wings_server.holds.handlers import Sessions, hold_service
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
 from wings_server.metadata.locations import Locations
-from wings_server.metadata.peers import CallSpans, ClusterToken
 from wings_server.metadata.requests import check_request, snake_case
+from wings_server.resources import RPC_SHARE, connections_max
 from wings_server.settings import Address
 from wings_server.tls import PeerSecurity
 
@@ -65,17 +67,23 @@ _logger = structlog.get_logger("wings.metadata")
 
 T = TypeVar("T")
 
-
 Services = Sequence[tuple[ServiceDescriptor, object]]
 """Services, and what handles their methods: a method of the same name in snake case for each."""
+
+_HEALTH = "/grpc.health.v1.Health/"
+"""Open, as probes of health are over HTTP."""
+
+_REFUSAL = Unauthenticated("the token of the cluster is needed: see WINGS_CLUSTER_TOKEN")
+
+_access_logger = structlog.get_logger("wings.access")
 
 
 def _interceptors(security: PeerSecurity) -> list[grpc.aio.ServerInterceptor]:
     found: list[grpc.aio.ServerInterceptor] = []
     if security.token is not None:
-        found.append(ClusterToken(security.token))
+        found.append(_ClusterToken(security.token))
     if tracing.is_on():
-        found.append(CallSpans())
+        found.append(_CallSpans())
     return found
 
 
@@ -341,6 +349,8 @@ def _serialize(message: Message) -> bytes:
 
 
 _loop_lock = threading.Lock()
+
+
 _loop: asyncio.AbstractEventLoop | None = None
 
 
@@ -356,3 +366,76 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
             _loop = loop  # Once there is a thread that runs it.
         loop = _loop
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+class _ClusterToken(grpc.aio.ServerInterceptor):
+    """Refuses calls that do not present the token of the cluster, health apart."""
+
+    def __init__(self, token: str) -> None:
+        self._digest = digest_of(f"Bearer {token}")
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the call's handler, or one that refuses it."""
+        handler = await continuation(handler_call_details)
+        method: Any = handler_call_details.method
+        presented: list[Any] = [
+            value
+            for key, value in handler_call_details.invocation_metadata or ()
+            if key == "authorization"
+        ]
+        is_known = len(presented) == 1 and hmac.compare_digest(
+            digest_of(str(presented[0])), self._digest
+        )
+        if handler is None or is_known or method.startswith(_HEALTH):
+            return handler
+        _access_logger.warning("refused", principal=None, action=method, reason=_REFUSAL.message)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(_refuse_stream)
+        return grpc.unary_unary_rpc_method_handler(_refuse)
+
+
+async def _abort_refused(context: Any) -> NoReturn:
+    metadata = ((ERROR_KEY, error_body(_REFUSAL)),)
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, error_message(_REFUSAL), metadata)
+    raise AssertionError("abort raises")
+
+
+async def _refuse(_: Any, context: Any) -> bytes:
+    await _abort_refused(context)
+
+
+async def _refuse_stream(_: Any, context: Any) -> AsyncIterator[bytes]:
+    await _abort_refused(context)
+    yield b""
+
+
+class _CallSpans(grpc.aio.ServerInterceptor):
+    """Makes spans of the calls that nodes make for a traced call of theirs."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the call's handler, within a span where the call names its trace."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.response_streaming or handler.request_streaming:
+            return handler
+        received = {
+            str(key): str(value) for key, value in handler_call_details.invocation_metadata or ()
+        }
+        if "traceparent" not in received:
+            return handler
+        name: Any = handler_call_details.method
+
+        async def traced(request: Any, context: Any) -> Any:
+            with tracing.server_span(name.removeprefix("/"), received):
+                return await handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            traced, handler.request_deserializer, handler.response_serializer
+        )

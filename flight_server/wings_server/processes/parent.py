@@ -32,11 +32,11 @@ from pydantic import SecretStr
 
 from wings_core.errors import InvalidArgument, Unavailable, WingsError, error_from_json
 from wings_core.memory import machine_bytes
-from wings_server.arrow_memory import arrow_bounds
 from wings_server.http.listener import bind
 from wings_server.metadata.process import MetadataServer
 from wings_server.processes.child import FAILED, Orders
 from wings_server.processes.siblings import ALL_READY, YES, ask
+from wings_server.resources import arrow_bounds
 from wings_server.settings import Address, MetadataSettings, Settings
 
 READY_SECONDS_MAX = 60.0

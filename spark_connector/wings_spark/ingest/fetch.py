@@ -13,10 +13,9 @@ from typing import Any
 
 import pyarrow.parquet
 
-from wings_client.files import sections
+from wings_client.files import formats
 from wings_client.files.arrow_batches import groups_of
-from wings_client.files.formats import FileFormat, format_by_name
-from wings_client.files.sections import Section, csv_ranges, line_ranges
+from wings_client.files.formats import FileFormat, Section, csv_ranges, format_by_name, line_ranges
 from wings_core.queue.notifications import DedupKey
 from wings_core.queue.uris import bucket_and_key, is_object
 from wings_spark.ingest.files import UNREACHABLE_KEY, FileError, SupersededError, real_path
@@ -235,7 +234,7 @@ def _fetch_lines(found: FetchedObject, path: Path, section: FileSection, *, is_c
     *names, (first, end) = ranges
     names_end = names[0][1] if names else 0
     if is_csv:
-        found.fetch(path, 0, min(found.size, names_end + sections.SAMPLE_BYTES))
+        found.fetch(path, 0, min(found.size, names_end + formats.SAMPLE_BYTES))
     if first == found.size:
         return  # The section has no lines.
     # From the byte where the section is cut, to include the end of the line before it.

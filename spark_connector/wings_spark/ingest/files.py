@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wings_client.files.folders import folder_values
+from wings_client.files.opened import folder_values
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.queue.uris import bucket_and_key, is_bucket, is_object
 

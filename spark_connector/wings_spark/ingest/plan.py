@@ -10,8 +10,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from wings_client.files.formats import FileFormat, compression_of, format_by_name
-from wings_client.files.sections import Section
+from wings_client.files.formats import FileFormat, Section, compression_of, format_by_name
 from wings_core.queue.commit import mark_prefix
 from wings_core.queue.journal import Claim, ClaimedFile
 from wings_core.queue.uris import is_object

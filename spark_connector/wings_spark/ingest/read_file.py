@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from wings_client.files import FileFormat
 from wings_client.files.csv_rows import CsvBlock, CsvRows
-from wings_client.files.folders import Folder
 from wings_client.files.formats import format_by_name
 from wings_client.files.json_rows import AnyBlock, JsonRows, decode_block, values_of
-from wings_client.files.opened import OpenFile, open_file
+from wings_client.files.opened import Folder, OpenFile, open_file
 from wings_client.files.parts import Part, PartCheck, bad_row, named
 from wings_core.arrow_types import fields_of
 from wings_core.cast import Caster

@@ -11,7 +11,7 @@ from scripted_responders import SCHEMA, Responder, batch, near_script, script
 
 from wings_client import Client, Connection
 from wings_client.gather import Gather, GatherReason, Reply, Request
-from wings_client.gather._engine import REPLIES_WAITING_MAX
+from wings_client.gather._gather import REPLIES_WAITING_MAX
 from wings_core.errors import Unavailable
 from wings_core.times import Deadline
 

@@ -15,7 +15,7 @@ from scripted_responders import Responder, near_script
 from wings_client import Client
 from wings_client.gather import Gather, GatherReason, Request
 
-CODE = ("_engine.py", "_sources.py")
+CODE = ("_gather.py", "_sources.py")
 """What is interrupted."""
 
 FIRST_CALLS = 150

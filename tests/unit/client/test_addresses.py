@@ -3,8 +3,8 @@
 import pytest
 
 from wings_client._access import TOKEN_VARIABLE, Access
-from wings_client._addresses import ADDRESSES_MAX, Addresses, addresses_of
 from wings_client._errors import Connection, client_closed, lost
+from wings_client._transport import ADDRESSES_MAX, Addresses, addresses_of
 from wings_core.errors import Internal, InvalidArgument, ResourceExhausted, Unavailable
 
 A, B, C = "grpc://a:1", "grpc://b:1", "grpc://c:1"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from wings_client.cli.tables import Layout, TableWriter, render_table, terminal_width
+from wings_client.cli.output import Layout, TableWriter, render_table, terminal_width
 
 
 def lines_of(table: pa.Table, width: int | None = None) -> list[str]:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from fix_calls import Calls
 
-from wings_client.cli.app import OWN, PluginGroup
-from wings_client.cli.listed import LISTED, PANELS
+from wings_client.cli.app import LISTED, OWN, PANELS, PluginGroup
 
 pytestmark = pytest.mark.programs
 
@@ -357,7 +356,7 @@ HELP = "from wings_client.cli.app import app\ntry: app(['--help'])\nexcept Syste
 FETCH = """
 from wings_client.cli.app import PluginGroup
 PluginGroup().resolve_command(None, ['fetch'])
-import wings_client.cli.tables
+import wings_client.cli.output
 """
 SERVE = """
 from pathlib import Path
@@ -410,7 +409,6 @@ def test_help_imports_few_modules_of_wings() -> None:
         "wings_client.cli.access",
         "wings_client.cli.app",
         "wings_client.cli.environment",
-        "wings_client.cli.listed",
         "wings_core",
         "wings_core.errors",
     }

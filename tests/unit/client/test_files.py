@@ -25,13 +25,12 @@ from tables import each
 
 from wings_client.files import FileFormat, infer_schema, open_file
 from wings_client.files.arrow_batches import SourceFile
-from wings_client.files.csv_lines import Dialect
 from wings_client.files.csv_rows import CsvRows
-from wings_client.files.folders import Folder, folders_of
+from wings_client.files.csv_text import Dialect
+from wings_client.files.formats import Section
 from wings_client.files.json_rows import object_blocks
-from wings_client.files.opened import RECOGNISED
+from wings_client.files.opened import RECOGNISED, Folder, folders_of
 from wings_client.files.parts import ChosenColumns, Part
-from wings_client.files.sections import Section
 from wings_client.files.source import HEAD_BYTES, Source, whole_lines
 from wings_core.errors import Internal, InvalidArgument, SchemaMismatch, WingsError
 

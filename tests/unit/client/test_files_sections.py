@@ -9,9 +9,8 @@ import pyarrow.parquet
 import pytest
 from fix_files import ReadSizes
 
-from wings_client.files.formats import FileFormat
+from wings_client.files.formats import Blank, FileFormat, Section, rows_in
 from wings_client.files.opened import open_file
-from wings_client.files.sections import Blank, Section, rows_in
 from wings_core.errors import InvalidArgument, SchemaMismatch
 
 arrow: Any = pa

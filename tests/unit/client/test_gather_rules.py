@@ -1,7 +1,7 @@
 import pytest
 
 from wings_client.gather import stall, wait
-from wings_client.gather._rules import Rules, Strategy
+from wings_client.gather._request import Rules, Strategy
 
 
 def rules(

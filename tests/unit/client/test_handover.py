@@ -5,7 +5,7 @@ from types import FrameType
 
 import pytest
 
-from wings_client._handover import Handover, HandoverClosed
+from wings_client._threads import Handover, HandoverClosed
 
 
 def test_items_come_in_order_and_end_with_the_last_giver() -> None:
@@ -82,7 +82,7 @@ def test_a_finalizer_closes_it_wherever_its_giver_or_its_taker_is() -> None:
         ) -> None:
             # Finalizers run after calls; before a call of C, nothing does.
             nonlocal left
-            if event in {"call", "c_return"} and frame.f_code.co_filename.endswith("_handover.py"):
+            if event in {"call", "c_return"} and frame.f_code.co_filename.endswith("_threads.py"):
                 left -= 1
                 if left == 0:
                     handover.close()

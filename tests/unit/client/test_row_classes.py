@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, computed_field
 from tables import each
 
 from wings_client._batches import Cut, to_batches
-from wings_client._row_classes import reader_of
 from wings_client._schemas import schema_of
+from wings_client._worker_rows import reader_of
 from wings_core.errors import InvalidArgument, InvalidSchema, SchemaMismatch
 
 

@@ -13,8 +13,17 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
-from wings_server.kafka.lists import ENTRIES_MAX, checker_of, without_null
-from wings_server.kafka.messages import VERSIONS, Api, BadRequest, builder_of, head_of, parse
+from wings_server.kafka.messages import (
+    ENTRIES_MAX,
+    VERSIONS,
+    Api,
+    BadRequest,
+    builder_of,
+    checker_of,
+    head_of,
+    parse,
+    without_null,
+)
 
 
 def full(entity: Any) -> dict[str, Any]:

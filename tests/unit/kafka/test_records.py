@@ -21,7 +21,6 @@ from wings_core.kafka_topics import BINARY_SCHEMA
 from wings_core.partitions import Partition
 from wings_server.kafka import large_records, small_records
 from wings_server.kafka.errors import KafkaError
-from wings_server.kafka.kept_batches import KeptBatches
 from wings_server.kafka.record_types import Head, Records
 from wings_server.kafka.records import (
     LARGE_RECORDS_MIN,
@@ -31,6 +30,7 @@ from wings_server.kafka.records import (
     rows_of,
     sizes_of,
 )
+from wings_server.kafka.service import KeptBatches
 from wings_server.kafka.small_records import no_headers
 
 CODECS = (small_records, large_records)

@@ -18,7 +18,7 @@ from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.storage.segments import SegmentStore
-from wings_server.flight.put_answers import Answers
+from wings_server.flight.put_turns import Answers
 from wings_server.metrics import Metrics
 
 SCHEMA = pa.schema([("n", pa.int64())])

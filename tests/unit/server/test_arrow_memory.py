@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from wings_server import arrow_memory
+from wings_server import resources
 
 pytestmark = pytest.mark.programs
 
@@ -13,7 +13,7 @@ _TAKE = """
 import os
 import wings_client.cli.app, wings_server.cli  # Which leave pyarrow to the command.
 from wings_core.memory import machine_bytes
-from wings_server.arrow_memory import load_bounded
+from wings_server.resources import load_bounded
 print(load_bounded(), *sorted(name for name in os.environ if "MIMALLOC" in name))
 import pyarrow as pa
 taken = []
@@ -55,7 +55,7 @@ def test_one_of_very_many_processes_may_take_some() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
     subprocess.run(
         [sys.executable, "-c", "import pyarrow; pyarrow.allocate_buffer(1024)"],
-        env=kept | arrow_memory.arrow_bounds(1_000_000),
+        env=kept | resources.arrow_bounds(1_000_000),
         check=True,
         timeout=150,
     )
@@ -70,13 +70,13 @@ def test_nothing_is_reserved_where_that_is_limited(
         return soft, resource.RLIM_INFINITY
 
     monkeypatch.setattr(resource, "getrlimit", getrlimit)
-    assert arrow_memory.arrow_bounds() == {}
+    assert resources.arrow_bounds() == {}
 
 
 # The allocator of the rest. #######################################################################
 
 
-_TUNE = "from wings_server.allocator import keep_freed_memory; print(keep_freed_memory())"
+_TUNE = "from wings_server.resources import keep_freed_memory; print(keep_freed_memory())"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's own")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wings_server.bounded_series import OTHER, BoundedSeries, bounded
+from wings_server.log_metrics import OTHER, BoundedSeries, bounded
 
 given_series = st.dictionaries(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from("123456789")), st.integers(0, 1_000)

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wings_core import errors
-from wings_server.http.actions import add_actions
 from wings_server.http.api import add_api
 from wings_server.http.app import create_app
 from wings_server.http.application import Application
@@ -117,7 +116,6 @@ def test_the_document_is_served(http: httpx.Client) -> None:
 def test_operations_keep_the_ids_that_generated_clients_know() -> None:
     app = create_app(lambda: True)
     add_api(app, cast("HttpService", None))
-    add_actions(app, cast("HttpService", None))
     operations = [each for path in app.openapi()["paths"].values() for each in path.values()]
     assert {each["operationId"] for each in operations} == OPERATIONS
 

@@ -10,10 +10,10 @@ import pytest
 from wings_core.errors import ResourceExhausted, Unavailable
 from wings_core.fetch.state import Waits
 from wings_core.times import Deadline
-from wings_server.budget import Budget
 from wings_server.flight.boundary import ClientGone
 from wings_server.http.wire import JsonAnswer
-from wings_server.waiting import Waiting
+from wings_server.resources import Budget
+from wings_server.shared_reads import Waiting
 
 SOON = 0.02
 LATER = 30.0

@@ -13,7 +13,7 @@ from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.interfaces import Nodes
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.model import Node
-from wings_server.membership import Membership
+from wings_server.nodes import Membership
 from wings_server.process import Server
 from wings_server.settings import Address, Settings
 

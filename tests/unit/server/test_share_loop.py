@@ -19,9 +19,9 @@ from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_core.share.model import Acknowledgement, AcquireRequest, Leased
 from wings_core.share.shares import GroupMoved
+from wings_server.flight.share_ends import UNREAD_BYTES_MAX, ShareWriter, Unread
 from wings_server.flight.share_loop import GroupLoop, GroupLoops, Turn
-from wings_server.flight.share_writer import UNREAD_BYTES_MAX, ShareWriter, Unread
-from wings_server.share_actions import Settled
+from wings_server.group_actions import Settled
 
 TOPIC = Topic(
     DEFAULT_NAMESPACE.topic("t"), "uuid", pa.schema([("n", pa.int64())]), None, TopicConfig(), 0

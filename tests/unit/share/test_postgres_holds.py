@@ -25,7 +25,7 @@ from wings_core.share.replica.postgres_store import PostgresHoldStore
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import LeaseEntry, PartOutcome
 from wings_core.times import Deadline
-from wings_server.holds.process import HoldServer
+from wings_server.metadata.process import HoldServer
 from wings_server.settings import Address, HoldSettings, load
 
 KEY = ShareKey("group", "topic", UNPARTITIONED)
