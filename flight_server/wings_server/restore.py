@@ -1,13 +1,16 @@
 """The command `wings restore`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wings_core.errors import WingsError
 from wings_core.times import format_timestamp, parse_timestamp
 from wings_server.cli import progress
+
+if TYPE_CHECKING:
+    from wings_core.backup.repository import Manifest, Repository
 
 
 def restore(
@@ -22,7 +25,10 @@ def restore(
     ],
     backup: Annotated[
         str | None,
-        typer.Option(metavar="BACKUP", help="Id, as in `wings backup list`. Default: the newest."),
+        typer.Option(
+            metavar="BACKUP",
+            help="Id, as in `wings backup list`. Default: the newest, or the first after --until.",
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -54,7 +60,7 @@ def restore(
 
     cut_at = None if until is None else _time(until)
     repository = Repository.open(source)
-    manifest = repository.newest() if backup is None else repository.manifest(backup)
+    manifest = _chosen(repository, cut_at) if backup is None else repository.manifest(backup)
     with progress("restoring {0}: {1} bytes") as shown:
         made = restore_backup(repository, manifest, data_dir, topic or (), cut_at, shown)
     typer.echo(
@@ -62,6 +68,18 @@ def restore(
         f"{made.bytes:,} bytes in {made.files:,} files with messages"
         + (f"; {made.cut_messages:,} later messages left out" if until is not None else "")
     )
+
+
+def _chosen(repository: "Repository", cut_at: int | None) -> "Manifest":
+    """Return the first backup after a time, as retention may have dropped messages of later ones.
+
+    Otherwise the newest.
+    """
+    if cut_at is not None:
+        for each in map(repository.manifest, repository.manifests()):
+            if each.at_us >= cut_at:
+                return each
+    return repository.newest()
 
 
 def _time(text: str) -> int:

@@ -19,6 +19,7 @@ from wings_core.check import check_directory
 from wings_core.contracts.tickets import METADATA_FILE, BackupFiles, BackupRead
 from wings_core.limits import Limits
 from wings_core.model import ShardProgress
+from wings_core.times import format_timestamp
 from wings_server.testing import RunningServer, running_server
 
 QUIET = Limits(maintenance_seconds=100_000)
@@ -75,6 +76,30 @@ def test_what_is_restored_is_what_there_was(
         # The log that was backed up goes on beside it.
         client.acknowledge_messages("workers", "plain", "member", [])
         assert len(rows_of(client, "plain")) == 20_015
+
+
+def test_a_time_is_restored_from_the_first_backup_after_it(
+    client: Client, tmp_path: Path, command: Command
+) -> None:
+    dest = tmp_path / "dest"
+    before = rows_of(client, "plain")
+    first = back_up(client, dest)
+    client.push("plain", rows(50_000, 10))
+    client.alter_topic("plain", {"retention_bytes": 1})
+    maintain(client)
+    assert rows_of(client, "plain") != before
+    back_up(client, dest)
+    until = format_timestamp(first.at_us)
+    status, out, err = command(
+        "restore", dest, "--data-dir", tmp_path / "restored", "--until", until
+    )
+    assert (status, err) == (0, ""), err
+    assert f"the log of {until}" in out
+    with (
+        running_server(tmp_path / "restored", limits=QUIET) as again,
+        wings_client.connect(again.flight) as restored,
+    ):
+        assert rows_of(restored, "plain") == before
 
 
 READ: dict[str, Callable[[str], bytes]] = {
