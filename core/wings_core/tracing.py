@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from wings_core.errors import WingsError
@@ -39,19 +39,8 @@ SYSTEM = {"messaging.system": "wings"}
 T = TypeVar("T")
 
 
-class _Nothing:
-    """A stateless context manager in place of a span."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-_NOTHING = _Nothing()
+_NOTHING = nullcontext()
+"""A block without a span."""
 
 _tracer: "Tracer | None" = None
 
@@ -108,18 +97,15 @@ def server_span(
     name: str,
     received: Mapping[str, str],
     attributes: Attributes | None = None,
-    *,
-    begins: bool = True,
 ) -> "AbstractContextManager[Span | None]":
-    """Run the block in the span of an incoming call.
+    """Run the block in the span of an incoming call, which may begin a trace.
 
     Args:
         name: Name of the span.
         received: Headers of the call, by lower-case names.
         attributes: Attributes of the span.
-        begins: Whether a call without a trace begins one; otherwise it has no span.
     """
-    if _tracer is None or not (begins or "traceparent" in received):
+    if _tracer is None:
         return _NOTHING
     from opentelemetry import propagate
 

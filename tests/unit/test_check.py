@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from fix_calls import Calls
+from pages import encode_page
 from property_examples import examples
 
 from wings_core.check import PROBLEMS_MAX, CheckReport, Problem, check_log
@@ -30,7 +31,6 @@ from wings_core.model import (
 )
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.storage.page import encode_page
 from wings_core.storage.segments import SegmentStore
 
 SCHEMA = pa.schema(

@@ -170,17 +170,23 @@ class Waiters:
         """How many wait now."""
         return self._watches
 
+    @contextmanager
     def registered(
         self, positions: Sequence[Position], callback: Callable[[], None]
-    ) -> "_Registered":
+    ) -> Generator[None]:
         """Call `callback` on commits to the positions during the block, once for each commit.
 
         One call may still be under way on another thread when the block has ended.
 
         Raises:
-            ResourceExhausted: Too many wait already; by the block.
+            ResourceExhausted: Too many wait already.
         """
-        return _Registered(self, positions, callback)
+        watch = _PositionWatch(callback)
+        self._register(watch, positions)
+        try:
+            yield
+        finally:
+            self._unregister(watch, positions)
 
     @contextmanager
     def registered_at(
@@ -251,7 +257,7 @@ class Waiters:
             told = [(watch, None) for watches in self._topic_watches.values() for watch in watches]
         _call(woken, told)
 
-    def register(self, watch: _PositionWatch, positions: Sequence[Position]) -> None:
+    def _register(self, watch: _PositionWatch, positions: Sequence[Position]) -> None:
         """Begin to call a watch. Raises as `registered`."""
         with self._lock:
             self._count_one()
@@ -266,7 +272,7 @@ class Waiters:
             raise ResourceExhausted(f"{self._watches_max} wait for messages already")
         self._watches += 1
 
-    def unregister(self, watch: _PositionWatch, positions: Sequence[Position]) -> None:
+    def _unregister(self, watch: _PositionWatch, positions: Sequence[Position]) -> None:
         """Call a watch no more."""
         with self._lock:
             self._watches -= 1
@@ -278,28 +284,6 @@ class Waiters:
                     partitions.pop(position.partition, None)
                 if not partitions:
                     self._topics.pop(position.topic_uuid, None)
-
-
-class _Registered:
-    """A `with` block during which a waiter is called.
-
-    Each wait of a follower is one: a generator's block would be six calls more.
-    """
-
-    __slots__ = ("_positions", "_waiters", "_watch")
-
-    def __init__(
-        self, waiters: Waiters, positions: Sequence[Position], callback: Callable[[], None]
-    ) -> None:
-        self._waiters = waiters
-        self._positions = positions
-        self._watch = _PositionWatch(callback)
-
-    def __enter__(self) -> None:
-        self._waiters.register(self._watch, self._positions)
-
-    def __exit__(self, *_: object) -> None:
-        self._waiters.unregister(self._watch, self._positions)
 
 
 def _call(

@@ -150,31 +150,6 @@ class PageEncoder:
         return self._writer.message(batch)
 
 
-def encode_page(batch: pa.RecordBatch, topic_uuid: str) -> EncodedPage:
-    """Encode one batch as a page; see `PageEncoder`."""
-    return PageEncoder(topic_uuid, batch.schema).encode(batch)
-
-
-def decode_page(
-    page: pa.Buffer, topic_uuid: str, schema: pa.Schema, columns: Sequence[int] | None = None
-) -> pa.RecordBatch:
-    """Verify a page and return its rows, or some of its columns, without a copy.
-
-    Args:
-        page: The whole page with its padding.
-        topic_uuid: The topic that the page must belong to.
-        schema: The topic's schema, whole.
-        columns: Indices into `schema`, in the order to return; only these are verified. None for
-            all.
-
-    Raises:
-        StorageCorrupt: The page is damaged, or another topic's.
-    """
-    verify_page(page, topic_uuid, schema, parts_of(schema, columns))
-    rows = read_page(page, topic_uuid, schema)
-    return rows if columns is None else rows.select(columns)
-
-
 def parts_of(schema: pa.Schema, columns: Sequence[int] | None) -> int:
     """Return the parts of a page that reading some columns needs, as a bit mask.
 

@@ -30,7 +30,7 @@ from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import HoldRequest, TombstoneRequest
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import HoldStore, PartitionWrite
-from wings_core.storage.page import encode_page
+from wings_core.storage.page import PageEncoder
 from wings_core.storage.segments import SegmentStore
 
 THREADS = 4
@@ -141,7 +141,7 @@ def segments(directory: Path) -> Opened:
     topic, rows = uuid4().hex, pa.record_batch({"n": pa.array(range(50), pa.int64())})
 
     def write(_: int) -> None:
-        (address,) = opened.write([encode_page(rows, topic)])
+        (address,) = opened.write([PageEncoder(topic, rows.schema).encode(rows)])
         assert opened.read(address, topic, rows.schema).equals(rows)
 
     return Opened(opened.close, (write,))

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fix_metadata import SCHEMA, batch_of
+from pages import encode_page
 from property_examples import examples
 
 from wings_core.check import check_directory
@@ -22,7 +23,6 @@ from wings_core.model import CommitBatch, StoredPage
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.storage.inline_folios import InlineFolios
-from wings_core.storage.page import encode_page
 
 FLIPS = examples(40, 120)
 TABLES = (

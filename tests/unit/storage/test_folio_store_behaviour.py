@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pages import encode_page
 
 from wings_core.errors import StorageCorrupt, WingsError
 from wings_core.model import PageAddress
 from wings_core.storage.folio_stores import FOLIO_SUFFIX, FolioStores, ObjectFolioStore
 from wings_core.storage.interfaces import EncodedPage, FolioStore
 from wings_core.storage.objects import open_objects
-from wings_core.storage.page import encode_page
 from wings_core.storage.page_cache import PageCache
 from wings_core.storage.segments import SegmentStore
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fix_calls import Calls
+from pages import encode_page
 
 from wings_core.errors import StorageCorrupt, Unavailable
 from wings_core.model import PageAddress
@@ -18,7 +19,7 @@ from wings_core.storage.object_pages import GROUP_BYTES, WHOLE_PAGE_BYTES, Objec
 from wings_core.storage.objects import RetryBounds
 from wings_core.storage.objects.directory import DirectoryObjects
 from wings_core.storage.objects.interfaces import retry
-from wings_core.storage.page import encode_page, read_head
+from wings_core.storage.page import read_head
 from wings_core.storage.page_cache import PageCache
 
 TOPIC = "0123456789abcdef0123456789abcdef"

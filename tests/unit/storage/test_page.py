@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pages import decode_page, encode_page
 
 from wings_core.errors import InvalidSchema, StorageCorrupt
 from wings_core.storage.interfaces import EncodedPage
-from wings_core.storage.page import PAGE_ALIGNMENT, PageEncoder, decode_page, encode_page
+from wings_core.storage.page import PAGE_ALIGNMENT, PageEncoder
 
 TOPIC = "0d4dd6e4-3c0b-4f6f-9d3e-3b7f7a2f1c55"
 OTHER_TOPIC = "0d4dd6e4-3c0b-4f6f-9d3e-3b7f7a2f1c56"

@@ -9,10 +9,10 @@ import pyarrow.dataset as dataset
 import pytest
 from arrow_strategies import batches
 from hypothesis import HealthCheck, given, settings
+from pages import decode_page
 from property_examples import examples
 
 from wings_core.errors import StorageCorrupt
-from wings_core.storage.page import decode_page
 from wings_core.storage.segment_file import (
     TIMESTAMP_FIELD,
     SegmentWriter,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from fix_calls import Calls
+from pages import encode_page
 from tables import each
 
 from wings_core.errors import Internal, ResourceExhausted, StorageCorrupt
@@ -20,7 +21,7 @@ from wings_core.model import PageAddress
 from wings_core.storage import segments
 from wings_core.storage.files import BUFFERS_MAX
 from wings_core.storage.interfaces import EncodedPage
-from wings_core.storage.page import PAGE_ALIGNMENT, encode_page
+from wings_core.storage.page import PAGE_ALIGNMENT
 from wings_core.storage.segments import SEGMENT_NAME, SegmentStore
 
 if TYPE_CHECKING:

@@ -155,14 +155,17 @@ class RemoteAdmin(RemotePart, Admin):
     )
     _delete_namespace = Rpc("AdminService.DeleteNamespace", Admin.delete_namespace, Calls.REPEAT)
     _create_topic = Rpc(
-        "AdminService.CreateTopic", Admin.create_topic, Calls.REPEAT, arguments={"uuid": _UUID}
+        "AdminService.CreateTopic",
+        Admin.create_topic,
+        Calls.REPEAT,
+        uuid=_UUID,
     )
     _get_topic = Rpc("AdminService.GetTopic", Admin.get_topic, Calls.LOOK)
     _alter_topic = Rpc(
         "AdminService.UpdateTopic",
         Admin.alter_topic,
         Calls.REPEAT,
-        arguments={"config": Field(None, _config_changes, messages.config_of)},
+        config=Field(None, _config_changes, messages.config_of),
     )
     _alter_schema = Rpc("AdminService.AlterSchema", Admin.alter_schema, Calls.REPEAT)
     _delete_topic = Rpc("AdminService.DeleteTopic", Admin.delete_topic, Calls.REPEAT)
@@ -326,14 +329,14 @@ class RemoteGroups(RemotePart, Groups):
         Groups.create,
         Calls.REPEAT,
         answer=_GROUP,
-        arguments={"group": _NEW_GROUP},
+        group=_NEW_GROUP,
     )
     _get = Rpc(
         "GroupService.GetGroup",
         Groups.get,
         Calls.LOOK,
         answer=_GROUP,
-        arguments={"topic": _TOPIC},
+        topic=_TOPIC,
     )
     _of_topic = Rpc(
         "GroupService.ListGroups",
@@ -344,31 +347,30 @@ class RemoteGroups(RemotePart, Groups):
             lambda found: groups_pb.ListGroupsResponse(groups=map(messages.group_message, found)),
             lambda page: page.groups,
         ),
-        arguments={"topic": _TOPIC},
+        topic=_TOPIC,
     )
     _alter = Rpc(
         "GroupService.UpdateGroup",
         Groups.alter,
         Calls.ONCE,
         answer=_GROUP,
-        arguments={
-            "topic": _TOPIC,
-            "changes": Field("config", _config_changes, ShareConfig.from_json),
-        },
+        topic=_TOPIC,
+        changes=Field("config", _config_changes, ShareConfig.from_json),
     )
     _restart = Rpc(
         "GroupService.RestartGroup",
         Groups.restart,
         Calls.REPEAT,
         answer=_GROUP,
-        arguments={"group": _OLD_GROUP, "uuid": Field("new_uuid")},
+        group=_OLD_GROUP,
+        uuid=Field("new_uuid"),
     )
     _delete = Rpc(
         "GroupService.DeleteGroup",
         Groups.delete,
         Calls.REPEAT,
         answer=_GROUP,
-        arguments={"topic": _TOPIC},
+        topic=_TOPIC,
     )
 
     def __init__(self, channel: ServiceChannel) -> None:

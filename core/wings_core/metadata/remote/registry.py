@@ -407,11 +407,9 @@ class RemoteRegistry(RemotePart, OffsetRegistry):
         "OffsetRegistryService.LocateMany",
         OffsetRegistry.locate_many,
         Calls.LOOK,
-        arguments={
-            "positions": positions("offsets"),
-            "messages_max": Field(encode=messages.int64),
-            "locations_max": Field(decode=_locations_max),
-        },
+        positions=positions("offsets"),
+        messages_max=Field(encode=messages.int64),
+        locations_max=Field(decode=_locations_max),
     )
     offset_for_timestamp = rpc(
         "OffsetRegistryService.OffsetForTimestamp",

@@ -260,7 +260,7 @@ class Rpc:
         call_seconds: float = CALL_SECONDS,
         paged: Paged[Any] | None = None,
         answer: Convert | None = None,
-        arguments: Mapping[str, Field | Fields | StepSize] | None = None,
+        **arguments: Field | Fields | StepSize,
     ) -> None:
         self.method: MethodDescriptor = descriptor_pool.Default().FindMethodByName(
             f"wings.v1.{name}"
@@ -270,7 +270,7 @@ class Rpc:
         self._calls = calls
         self._seconds = call_seconds
         self._answer = answer
-        self._given = arguments or {}
+        self._given = arguments
         self._signature = inspect.signature(function)
 
     def call(
@@ -545,13 +545,7 @@ def rpc(
 ) -> F:
     """Return the method of a `RemotePart` that makes an RPC; see `Rpc`."""
     declared = Rpc(
-        name,
-        function,
-        calls,
-        call_seconds=call_seconds,
-        paged=paged,
-        answer=answer,
-        arguments=arguments,
+        name, function, calls, call_seconds=call_seconds, paged=paged, answer=answer, **arguments
     )
 
     @wraps(function)

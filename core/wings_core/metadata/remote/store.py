@@ -117,7 +117,10 @@ class RemoteTokens(RemotePart, Tokens):
         call_seconds=CHANGES_SECONDS_MAX,
     )
     _revoke = Rpc(
-        "TokenService.DeleteToken", Tokens.revoke, Calls.REPEAT, arguments={"token_id": Field("id")}
+        "TokenService.DeleteToken",
+        Tokens.revoke,
+        Calls.REPEAT,
+        token_id=Field("id"),
     )
 
     def revoke(self, name: str, token_id: str | None = None) -> Token:
