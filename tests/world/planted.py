@@ -13,11 +13,12 @@ from wings_core.consumer_groups.coordinator import GroupCoordinator
 from wings_core.consumer_groups.group import ConsumerGroup
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.maintain import drain
-from wings_core.metadata import judge, pool
+from wings_core.metadata import judge
 from wings_core.metadata.judge import Judge
 from wings_core.metadata.sqlite import commit, database, writer
 from wings_core.metadata.store import consumers, stages, transactions
 from wings_core.metadata.store import maintenance as store_maintenance
+from wings_core.metadata.store.database import FairPool
 from wings_core.metadata.store.transactions import DatabaseTransactions
 from wings_core.metadata.waiting import Waiters, Wake
 from wings_core.storage import files, segments
@@ -100,9 +101,7 @@ BUGS: dict[str, Bug] = {
         database.SqliteDatabase, "write", "if not keeps_cache:", "if False:"
     ),
     "a publish is not remembered": Bug(stages, "_find_result", "if row is None:", "if True:"),
-    "a turn at a connection is lost": Bug(
-        pool.FairPool, "release", "waiter.served.release()", "pass"
-    ),
+    "a turn at a connection is lost": Bug(FairPool, "release", "waiter.served.release()", "pass"),
     "a row less is enough": Bug(
         Fetcher, "read", "state.enough", "state.delivered >= max(1, state.min_messages - 1)"
     ),

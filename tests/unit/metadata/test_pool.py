@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from wings_core.errors import Unavailable
-from wings_core.metadata import pool as pools
-from wings_core.metadata.pool import FairPool
+from wings_core.metadata.store import database as pools
+from wings_core.metadata.store.database import FairPool
 
 LONG = 60.0
 

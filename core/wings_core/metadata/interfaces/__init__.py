@@ -13,10 +13,13 @@ from wings_core.metadata.interfaces.metadata import (
     NODE_LEASE_SECONDS_MAX,
     NODES_MAX,
     SILENT_SECONDS,
+    Admin,
     ConsumerGroups,
+    Groups,
     Metadata,
     Nodes,
     Tokens,
+    all_topics,
 )
 from wings_core.metadata.interfaces.offset_registry import (
     LOCATIONS_MAX,
@@ -27,7 +30,6 @@ from wings_core.metadata.interfaces.offset_registry import (
     OffsetRegistry,
 )
 from wings_core.metadata.interfaces.stages import Shards, Stages, Transactions
-from wings_core.metadata.interfaces.topics import Admin, Groups, all_topics
 
 __all__ = [
     "LOCATIONS_MAX",

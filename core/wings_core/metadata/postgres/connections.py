@@ -39,9 +39,8 @@ from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
 from wings_core.errors import InvalidArgument
-from wings_core.metadata.pool import FairPool
 from wings_core.metadata.postgres.faults import discard
-from wings_core.metadata.store.database import Lock, buckets
+from wings_core.metadata.store.database import FairPool, Lock, buckets
 
 ROWS_MANY = 200
 """From so many rows on a plan of its own costs little beside what it is for."""

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from wings_core.errors import Internal
 from wings_core.metadata.judge import PageDraft, PartitionDraft, ProducerDraft
-from wings_core.metadata.pool import FairPool
 from wings_core.metadata.sqlite.writer import (
     FOREIGN_LOCK_SECONDS_MAX,
     SqliteWriter,
     discard,
     translated,
 )
+from wings_core.metadata.store.database import FairPool
 from wings_core.partitions import Partition
 
 WRITER_WAIT_SECONDS_MAX = 30.0
