@@ -1,8 +1,8 @@
 """Health check of this machine's server: `python -m wings_server.health`.
 
-For containers, whose image has no other client. It takes the address of HTTP only from
-`WINGS_HTTP`, and uses TLS if `WINGS_TLS_CERT` is set, over loopback, without verifying the
-certificate.
+For containers, whose image has no other client. It takes the port of HTTP, and whether there is
+TLS, as the server does from `WINGS_HTTP` and `WINGS_TLS_CERT`, or the TOML file of `WINGS_CONFIG`.
+It asks over loopback, without verifying the certificate.
 
 Exit status: 0 the server responds, 1 it does not; with `--ready`, 0 only while it accepts requests.
 """
@@ -11,7 +11,9 @@ import http.client
 import os
 import ssl
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 SECONDS_MAX = 3.0
 """Timeout of the response."""
@@ -22,9 +24,14 @@ _HTTP = "127.0.0.1:7780"
 def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """Return why the server is not healthy; None if it is."""
     path = "/readyz" if "--ready" in arguments else "/healthz"
-    _, _, port = environment.get("WINGS_HTTP", _HTTP).rpartition(":")
+    config = environment.get("WINGS_CONFIG")
+    try:
+        file = {} if config is None else tomllib.loads(Path(config).read_text())
+    except (OSError, ValueError) as error:
+        return f"{config}: {error}"
+    _, _, port = (environment.get("WINGS_HTTP") or str(file.get("http", _HTTP))).rpartition(":")
     connection: http.client.HTTPConnection
-    if environment.get("WINGS_TLS_CERT"):
+    if environment.get("WINGS_TLS_CERT") or file.get("tls_cert"):
         context = ssl.create_default_context()
         context.check_hostname = False  # Addressed by its port on loopback.
         context.verify_mode = ssl.CERT_NONE

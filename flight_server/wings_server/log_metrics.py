@@ -74,6 +74,12 @@ class LogCollector:
             "Bytes received and not yet committed.",
             self._log.group_commit.pending_bytes,
         )
+        if self._log.tls is not None:
+            yield GaugeMetricFamily(
+                "wings_certificate_end_timestamp_seconds",
+                "End of the listeners' certificate, in seconds since the epoch.",
+                self._log.tls.ends_at.timestamp(),
+            )
         yield GaugeMetricFamily("wings_sql_queries", "SQL queries that run.", self._log.sql.running)
         if self._log.drain is not None:
             yield GaugeMetricFamily(

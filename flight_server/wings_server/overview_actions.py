@@ -336,10 +336,12 @@ def _needs_of_machine(log: ServedLog) -> Iterator[_Need]:
             yield _need(
                 "disk_nearly_full", f"{message} are refused", "free space, or shorten retention"
             )
-    if log.tls is not None and (ends_at := log.tls.ends_at) - datetime.now(UTC) < CERTIFICATE:
+    now = datetime.now(UTC)
+    if log.tls is not None and (ends_at := log.tls.ends_at) - now < CERTIFICATE:
         yield _need(
             "certificate_ends",
-            f"the certificate ends at {ends_at:%Y-%m-%d %H:%M} UTC",
+            f"the certificate {'ended' if ends_at <= now else 'ends'} at "
+            f"{ends_at:%Y-%m-%d %H:%M} UTC",
             "replace its files, and restart the server: Flight reads them at its start alone",
         )
 

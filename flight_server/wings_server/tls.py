@@ -1,7 +1,7 @@
 """Security of listeners: their certificates, and what those beyond loopback need.
 
-HTTP and gRPC use reloaded files for new connections. Flight keeps its first certificate, since
-pyarrow cannot replace it; renewing it needs a restart.
+HTTP, Kafka and gRPC use reloaded files for new connections. Flight keeps its first certificate,
+since pyarrow cannot replace it; renewing it needs a restart.
 """
 
 import ipaddress
@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,7 @@ class Tls:
         """Context of HTTP; each connection switches to the context loaded last."""
         self.context.sni_callback = self._take_renewed
         self._version = 0
+        self._warn_if_ended()
 
     @classmethod
     def of(cls, settings: Settings) -> "Tls | None":
@@ -100,7 +101,8 @@ class Tls:
             return
         self._pem = pem
         self._version += 1
-        _logger.info("certificates renewed for HTTP and gRPC; Flight's needs a restart")
+        _logger.info("certificates renewed for HTTP, Kafka and gRPC; Flight's needs a restart")
+        self._warn_if_ended()
 
     def flight_options(self) -> dict[str, Any]:
         """Return the arguments of `pyarrow.flight.FlightServerBase`."""
@@ -126,6 +128,10 @@ class Tls:
         return grpc.dynamic_ssl_server_credentials(
             self._configuration(), fetch, require_client_authentication=self.is_mutual
         )
+
+    def _warn_if_ended(self) -> None:
+        if self.ends_at <= datetime.now(UTC):
+            _logger.warning("the certificate has ended: clients refuse it", ended=str(self.ends_at))
 
     def _configuration(self) -> Any:
         import grpc

@@ -21,6 +21,9 @@ from pathlib import Path
 import pytest
 from held_address import held_address
 
+from wings_server.certificates import make_certificates
+from wings_server.testing import server_process
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
@@ -105,6 +108,20 @@ def test_the_command_of_the_image_serves_and_its_health_check_sees_that(tmp_path
     with container(Path(sys.prefix), tmp_path):
         pass
     assert [each.name for each in tmp_path.iterdir()] == ["wings-data"], "it writes there alone"
+
+
+def test_the_health_check_reads_the_settings_of_the_server(tmp_path: Path) -> None:
+    make_certificates(tmp_path, [])
+    flags = ["--tls-cert", f"{tmp_path}/server.pem", "--tls-key", f"{tmp_path}/server-key.pem"]
+    config = tmp_path / "wings.toml"
+    with server_process(flags=flags) as server:
+        http = server.http.removeprefix("https://")
+        config.write_text(f'http = "{http}"\ntls_cert = "{tmp_path}/server.pem"\n')
+        variables = {"WINGS_CONFIG": str(config), "PATH": f"{sys.prefix}/bin:{os.defpath}"}
+        assert health(variables, tmp_path, "--ready") == 0
+    assert health(variables, tmp_path) == 1
+    config.write_text("http = ")
+    assert health(variables, tmp_path) == 1
 
 
 def test_the_image_does_not_run_as_root() -> None:

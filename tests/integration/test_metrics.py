@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,7 +15,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from share_calls import Member, create_group
 
-from wings_server.testing import running_server
+from wings_server.certificates import make_certificates
+from wings_server.testing import running_server, server_process
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -41,7 +41,7 @@ NO_BASE_UNITS = {
 
 
 @pytest.fixture(scope="module")
-def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The metrics of a server with two stores that was used in every way that they count."""
     directory = tmp_path_factory.mktemp("metrics")
     with running_server(directory / "data", hot=(directory / "hot").as_uri()) as server:
@@ -57,7 +57,14 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         create_group(client, "jobs")
         Member(client, "jobs").acquire()
         httpx.get(f"{server.http}/v1/none")
-        yield httpx.get(f"{server.http}/metrics").text
+        used = httpx.get(f"{server.http}/metrics").text
+    make_certificates(directory, [], days=10)
+    tls = ["--tls-cert", f"{directory}/server.pem", "--tls-key", f"{directory}/server-key.pem"]
+    with server_process(flags=tls) as server:
+        secure = httpx.get(f"{server.http}/metrics", verify=False).text
+    lines = [line for line in secure.splitlines() if "wings_certificate" in line]
+    assert lines
+    return used + "\n".join(lines) + "\n"
 
 
 def families(text: str) -> list[Metric]:
