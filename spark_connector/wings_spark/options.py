@@ -273,21 +273,11 @@ class WriteOptions(Options):
     txn_version: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
 
     @classmethod
-    def for_batch(cls, given: Mapping[str, str]) -> Self:
-        """Validate the options of a batch write.
-
-        Raises:
-            InvalidArgument: An option is missing, unknown, or has a bad value; the message names
-                it.
-        """
-        return cls.parse(given)
-
-    @classmethod
     def for_stream(cls, given: Mapping[str, str]) -> Self:
         """Validate the options of a streaming write.
 
         Raises:
-            InvalidArgument: See `for_batch`; or an option is only for batch writes.
+            InvalidArgument: See `parse`; or an option is only for batch writes.
         """
         found = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}
         return cls.parse(found).refuse(("txn_app_id", "txn_version"), "batch writes")

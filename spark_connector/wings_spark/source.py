@@ -77,7 +77,7 @@ class WingsDataSource(DataSource):
 
         if overwrite:
             raise InvalidArgument("a topic can only be appended to: write with mode('append')")
-        return WingsWriter(WriteOptions.for_batch(self._options_of(schema)), schema)
+        return WingsWriter(WriteOptions.parse(self._options_of(schema)), schema)
 
     def streamWriter(  # noqa: N802 - Spark's name.
         self, schema: "StructType", overwrite: bool

@@ -69,6 +69,7 @@ class _PartRows:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ChunkReader:
     """Turns plans into chunks.
 
@@ -78,12 +79,9 @@ class ChunkReader:
         versions: Finds versions of schemas that came after a reader; None: topics have one each.
     """
 
-    def __init__(
-        self, store: FolioStore, limits: Limits, versions: SchemaVersions | None = None
-    ) -> None:
-        self._store = store
-        self._versions = versions
-        self._limits = limits
+    _store: FolioStore
+    _limits: Limits
+    _versions: SchemaVersions | None = None
 
     def read(
         self,

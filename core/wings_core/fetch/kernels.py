@@ -239,12 +239,12 @@ class _Column:
         return units == int(units) and low <= units <= high
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Translation:
     """Translates the nodes of one plan."""
 
-    def __init__(self, columns: "Sequence[ArrowField]", inputs: Sequence[int]) -> None:
-        self._columns = columns
-        self._inputs = inputs
+    _columns: "Sequence[ArrowField]"
+    _inputs: Sequence[int]
 
     def predicate(self, node: _Node) -> Kernel:
         """Return the kernel of a node of type BOOLEAN."""

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -462,6 +462,7 @@ def _refusal(stream: PushStream) -> WingsError:
     return stream.refused
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FlushWriter:
     """A writer of flushes, used by one thread at a time.
 
@@ -471,13 +472,10 @@ class FlushWriter:
         inline: Chooses the flushes that metadata stores; None for none.
     """
 
-    def __init__(
-        self, store: FolioStore, registry: OffsetRegistry, inline: InlineWriter | None
-    ) -> None:
-        self._store = store
-        self._registry = registry
-        self._inline = inline
-        self._packer = Packer()
+    _store: FolioStore
+    _registry: OffsetRegistry
+    _inline: InlineWriter | None
+    _packer: Packer = field(init=False, default_factory=Packer)
 
     def write(self, live: Sequence[Pending]) -> list[tuple[CommitResult, ...]]:
         """Write the pages and commit them; blocks until both are durable.

@@ -6,6 +6,7 @@ only if one of its rows is), and that row is examined value by value.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -145,12 +146,12 @@ _DECODER = json.JSONDecoder(
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Explanation:
     """A search for the first problem of one row: the path of the value, and a sentence."""
 
-    def __init__(self, fill: Mapping[str, str], decode: Decode) -> None:
-        self._fill = fill
-        self._decode = decode
+    _fill: Mapping[str, str]
+    _decode: Decode
 
     def of_row(self, text: str, schema: pa.Schema) -> tuple[str, str] | None:
         """Return the path and the sentence of a row's first problem, or None."""

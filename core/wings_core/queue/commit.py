@@ -107,6 +107,7 @@ def mark_prefix(token: str, claim: int) -> str:
     return f"ingest-began.{token}.{claim}."
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Committer:
     """Commits the claims of one pipeline.
 
@@ -121,26 +122,18 @@ class Committer:
         dispose: Archives or deletes completely published files; None to leave them.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        shared: QueueSharedState,
-        journal: Journal,
-        publisher: Publisher,
-        attempts_max: int,
-        stage_dead: StageDead = lambda _letters, _prefix: None,
-        stage_history: StageHistory = lambda _number, _reports, _prefix: None,
-        dispose: Dispose | None = None,
-    ) -> None:
-        self._queue = queue
-        self._shared = shared
-        self._journal = journal
-        self._publisher = publisher
-        self._attempts_max = attempts_max
-        self._stage_dead = stage_dead
-        self._stage_history = stage_history
-        self._dispose = dispose
-        self._writer = writer_of(shared.source, shared.token)
+    _queue: Queue
+    _shared: QueueSharedState
+    _journal: Journal
+    _publisher: Publisher
+    _attempts_max: int
+    _stage_dead: StageDead
+    _stage_history: StageHistory
+    _dispose: Dispose | None
+
+    @property
+    def _writer(self) -> str:
+        return writer_of(self._shared.source, self._shared.token)
 
     def commit(self, claim: Claim, results: Sequence[FileResult]) -> Outcome:
         """Publish the stages of a claim, and acknowledge its messages; idempotent.

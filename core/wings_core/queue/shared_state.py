@@ -71,6 +71,7 @@ class Standpoint:
     """Its last failure."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class QueueSharedState:
     """Reads and changes the shards of one source.
 
@@ -82,13 +83,10 @@ class QueueSharedState:
             `STALE_COMMIT_TIMEOUTS` times that.
     """
 
-    def __init__(
-        self, service: ShardService, source: str, token: str, commit_timeout_seconds: float
-    ) -> None:
-        self._service = service
-        self.source = source
-        self.token = token
-        self.commit_timeout_seconds = commit_timeout_seconds
+    _service: ShardService
+    source: str
+    token: str
+    commit_timeout_seconds: float
 
     def open(
         self, shards: Iterable[str], retries: Mapping[str, int] = MappingProxyType({})

@@ -5,7 +5,7 @@ acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ 
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from wings_core.errors import (
@@ -40,6 +40,7 @@ class GroupMoved(Unavailable):
     """A group was moved to another position, and its members are to begin anew."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Shares:
     """The share groups of a log; all methods may be called from any thread.
 
@@ -54,21 +55,12 @@ class Shares:
         limits: The bounds in force.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        groups: Groups,
-        coordinator: Coordinator,
-        records: RecordFetcher,
-        redriver: Redriver,
-        limits: Limits,
-    ) -> None:
-        self._admin = admin
-        self._groups = groups
-        self.coordinator = coordinator
-        self._records = records
-        self.redriver = redriver
-        self._limits = limits
+    _admin: Admin
+    _groups: Groups
+    coordinator: Coordinator
+    _records: RecordFetcher
+    redriver: Redriver
+    _limits: Limits
 
     @property
     def counts(self) -> Mapping[tuple[str, str], GroupCounts]:

@@ -82,7 +82,7 @@ def run(
 @app.command()
 def status(source: SourceOption) -> None:
     """Show figures: files by state, messages that wait, rows of the last batches."""
-    _write(calls.SourceStatus.ask(SourceSettings.load(source)).to_json())
+    _write(calls.figures(SourceSettings.load(source)))
 
 
 @app.command("list")

@@ -366,7 +366,7 @@ def _rescued_pieces(
                 part.batch,
                 _halves_of_batch,
                 lambda batch: _RescuedRows(*columns.completed(cast(batch))),
-                lambda batch: _RescuedRows(_nulls(schema, 1), row_texts(batch)),
+                lambda batch: _RescuedRows(_null_row(schema), row_texts(batch)),
             )
 
 
@@ -390,7 +390,7 @@ def _of_csv(rows: CsvRows, schema: pa.Schema, columns: FileColumns) -> Iterator[
     def rescue(block: CsvBlock) -> _RescuedRows:
         found = rows.as_texts(block)
         return _RescuedRows(
-            _nulls(schema, 1), [found] if isinstance(found, str) else row_texts(found)
+            _null_row(schema), [found] if isinstance(found, str) else row_texts(found)
         )
 
     for block in rows.blocks():
@@ -455,9 +455,9 @@ def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> _
         )
         with suppress(WingsError):
             return _RescuedRows(_decoded([f"{{{known}}}".encode()], schema), [f"{{{others}}}"])
-    return _RescuedRows(_nulls(schema, 1), [text])
+    return _RescuedRows(_null_row(schema), [text])
 
 
-def _nulls(schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    columns: list[Any] = [arrow.nulls(rows, field.type) for field in fields_of(schema)]
+def _null_row(schema: pa.Schema) -> pa.RecordBatch:
+    columns: list[Any] = [arrow.nulls(1, field.type) for field in fields_of(schema)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import (  # pyright: ignore[reportMissingTypeStubs] - it has none.
@@ -67,11 +67,8 @@ def check(settings: SourceSettings) -> None:
         WingsError: The queue or a topic does not exist or fit; the message says which.
     """
     disposal_of(settings)
-    queue = open_queue(settings)
-    try:
+    with closing(open_queue(settings)) as queue:
         queue.pending()
-    finally:
-        queue.close()
     with settings.target.server().connect() as client:
         try:
             topic = client.topic(settings.target.topic)

@@ -279,15 +279,8 @@ class LimitSettings(SettingsSection):
     """Tasks of a batch; absent: Spark's default parallelism."""
 
 
-class DeadLetterSettings(SettingsSection):
-    """The topic of rows for dead files."""
-
-    topic: str | None = None
-    """Name of the topic, created if missing; absent: none."""
-
-
-class HistorySettings(SettingsSection):
-    """The topic of rows for each file of each batch."""
+class OwnTopicSettings(SettingsSection):
+    """A topic of rows that the source writes itself."""
 
     topic: str | None = None
     """Name of the topic, created if missing; absent: none."""
@@ -312,8 +305,10 @@ class SourceSettings(SettingsSection):
     target: TargetSettings
     files: FileSettings = FileSettings()
     limits: LimitSettings = LimitSettings()
-    dead_letters: DeadLetterSettings = DeadLetterSettings()
-    history: HistorySettings = HistorySettings()
+    dead_letters: OwnTopicSettings = OwnTopicSettings()
+    """A row for each dead file."""
+    history: OwnTopicSettings = OwnTopicSettings()
+    """A row for each file of each batch."""
     metrics: MetricsSettings = MetricsSettings()
 
     @model_validator(mode="after")

@@ -2,13 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from wings_core.errors import InvalidArgument
-from wings_core.model import Shard, ShardCounts
+from wings_core.model import Shard
 from wings_core.queue.journal import (
     CLAIMS_KEPT_MAX,
     DEAD_FATES,
@@ -31,77 +31,43 @@ PAGE = 1_000
 """Files per call."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
-    """Figures of a source and of one pipeline of it."""
+def figures(settings: SourceSettings) -> dict[str, Any]:
+    """Return the figures of a source and of one pipeline of it, as JSON.
 
-    source: str
-    files: ShardCounts
-    """Counts of the source's files, over all its pipelines."""
-    pending: int | None
-    """Messages waiting in the queue; None if the queue has no count."""
-    batches: int
-    """Number of this pipeline's last batches, at most `OUTCOMES_MAX`, in all figures below."""
-    rows: int
-    bytes: int
-    rescued: int
-    failures: int
-    refused: int
-    """Files outside the places that the source may read; they count as failures too."""
-    last_published_at: int | None
-    """Time of the last publish, in microseconds since the epoch."""
+    Files are counted over all pipelines of the source. `pending_messages` are null if the queue has
+    no count. `last_batches` are this pipeline's, at most `OUTCOMES_MAX`; files outside the places
+    that the source may read are `refused_files`, and count as failures too.
 
-    @classmethod
-    def ask(cls, settings: SourceSettings) -> "SourceStatus":
-        """Collect the figures from the server, the queue and the journal.
-
-        Raises:
-            WingsError: The server, queue or journal cannot be reached.
-        """
-        with settings.target.server().connect() as client:
-            files = client.count_shards(settings.name)
-        queue = open_queue(settings)
-        try:
-            pending = queue.pending()
-        finally:
-            queue.close()
-        outcomes = Journal(settings.journal_directory).outcomes(OUTCOMES_MAX)
-        done: list[FileOutcome] = [file for outcome in outcomes for file in outcome.files]
-        return cls(
-            settings.name,
-            files,
-            pending,
-            len(outcomes),
-            sum(file.rows for file in done),
-            sum(file.bytes for file in done),
-            sum(file.rescued for file in done),
-            sum(file.fate is Fate.FAILED or file.fate in DEAD_FATES for file in done),
-            sum(file.fate is Fate.REFUSED for file in done),
-            outcomes[-1].published_at if outcomes else None,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON."""
-        last = self.last_published_at
-        return {
-            "source": self.source,
-            "files": {
-                "open": self.files.open,
-                "finished": self.files.finished,
-                "dead": self.files.dead,
-                "rows": self.files.position,
-            },
-            "pending_messages": self.pending,
-            "last_batches": {
-                "batches": self.batches,
-                "rows": self.rows,
-                "bytes": self.bytes,
-                "rescued_rows": self.rescued,
-                "failures": self.failures,
-                "refused_files": self.refused,
-                "last_published_at": None if last is None else format_timestamp(last),
-            },
-        }
+    Raises:
+        WingsError: The server, queue or journal cannot be reached.
+    """
+    with settings.target.server().connect() as client:
+        files = client.count_shards(settings.name)
+    with closing(open_queue(settings)) as queue:
+        pending = queue.pending()
+    outcomes = Journal(settings.journal_directory).outcomes(OUTCOMES_MAX)
+    done = [file for outcome in outcomes for file in outcome.files]
+    return {
+        "source": settings.name,
+        "files": {
+            "open": files.open,
+            "finished": files.finished,
+            "dead": files.dead,
+            "rows": files.position,
+        },
+        "pending_messages": pending,
+        "last_batches": {
+            "batches": len(outcomes),
+            "rows": sum(file.rows for file in done),
+            "bytes": sum(file.bytes for file in done),
+            "rescued_rows": sum(file.rescued for file in done),
+            "failures": sum(file.fate is Fate.FAILED or file.fate in DEAD_FATES for file in done),
+            "refused_files": sum(file.fate is Fate.REFUSED for file in done),
+            "last_published_at": (
+                format_timestamp(outcomes[-1].published_at) if outcomes else None
+            ),
+        },
+    }
 
 
 def files_of_source(settings: SourceSettings, state: str | None) -> Iterator[Shard]:
@@ -187,24 +153,20 @@ def retry(settings: SourceSettings, shards: list[str] | None) -> list[str]:
     if wanted is None:
         wanted = [shard.shard for shard in files_of_source(settings, "dead")]
     kind = settings.queue.message_kind
-    queue = open_queue(settings)
     found: list[str] = []
-    try:
-        with settings.target.server().connect() as client:
-            for first in range(0, len(wanted), PAGE):
-                dead = [
-                    shard
-                    for shard in client.get_shards(settings.name, wanted[first : first + PAGE])
-                    if shard.state == "dead" and not is_of_message(shard.shard, kind)
-                ]
-                bodies: list[str] = []
-                for shard in dead:
-                    uri, version = file_of_shard(shard.shard, settings.dedup_key)
-                    bodies.append(message_of(uri, version, None, kind, shard.updated_at))
-                queue.send(bodies)
-                found += [shard.shard for shard in dead]
-    finally:
-        queue.close()
+    with closing(open_queue(settings)) as queue, settings.target.server().connect() as client:
+        for first in range(0, len(wanted), PAGE):
+            dead = [
+                shard
+                for shard in client.get_shards(settings.name, wanted[first : first + PAGE])
+                if shard.state == "dead" and not is_of_message(shard.shard, kind)
+            ]
+            bodies: list[str] = []
+            for shard in dead:
+                uri, version = file_of_shard(shard.shard, settings.dedup_key)
+                bodies.append(message_of(uri, version, None, kind, shard.updated_at))
+            queue.send(bodies)
+            found += [shard.shard for shard in dead]
     return found
 
 
@@ -231,10 +193,9 @@ def backfill(settings: SourceSettings, place: str) -> int:
         settings.places.check(f"{place.rstrip('/')}/")
     except RefusedError as error:
         raise InvalidArgument(str(error)) from None
-    queue = open_queue(settings)
     count = 0
     bodies: list[str] = []
-    try:
+    with closing(open_queue(settings)) as queue:
         for uri, version, size in _listed(settings, place):
             if not settings.patterns.takes(uri):
                 continue
@@ -244,8 +205,6 @@ def backfill(settings: SourceSettings, place: str) -> int:
                 queue.send(bodies)
                 bodies = []
         queue.send(bodies)
-    finally:
-        queue.close()
     return count
 
 

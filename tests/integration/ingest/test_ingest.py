@@ -1052,7 +1052,7 @@ def test_a_status_has_figures(ingest: Ingest, topic: str) -> None:
     settings = ingest.source()
     ingest.start(settings).drain()
     ingest.queue.send(["/another"])
-    found = status.SourceStatus.ask(settings).to_json()
+    found = status.figures(settings)
     assert found["files"] == {"open": 0, "finished": 1, "dead": 0, "rows": 5}
     assert found["pending_messages"] == 1
     assert found["last_batches"]["rows"] == 5

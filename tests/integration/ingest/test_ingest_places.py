@@ -81,7 +81,7 @@ def test_what_is_not_in_its_places_is_refused_counted_and_a_dead_letter(
         Fate.DEAD: len(UNINTELLIGIBLE),
     }
     assert sum(figures(each)["files"].get("refused", 0) for each in outcomes) == len(announced)
-    assert status.SourceStatus.ask(settings).refused == len(announced)
+    assert status.figures(settings)["last_batches"]["refused_files"] == len(announced)
     letters = ingest.wings.scan(dead).read_all().to_pylist()
     assert len(letters) == len(announced) + len(UNINTELLIGIBLE)
     for what, name in announced.items():

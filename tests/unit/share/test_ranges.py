@@ -37,8 +37,6 @@ def test_a_range_map_is_a_dictionary_of_offsets_with_equal_neighbours_merged(
         for low, high in ((0, OFFSETS + 8), (first, last), (last, last + 3)):
             inside = {offset: model[offset] for offset in range(low, high + 1) if offset in model}
             assert ranges.parts(low, high) == _merged(inside)
-            missing = {offset: "" for offset in range(low, high + 1) if offset not in model}
-            assert ranges.gaps(low, high) == [(a, b) for a, b, _ in _merged(missing)]
         for offset in range(OFFSETS):
             at = ranges.at(offset)
             assert (None if at is None else at[2]) == model.get(offset)

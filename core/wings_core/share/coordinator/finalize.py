@@ -70,6 +70,7 @@ class SettleEntry:
         return any(part.count >= limit for part in self.counts)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Finalizer:
     """The steps that acknowledging and archiving share.
 
@@ -82,19 +83,11 @@ class Finalizer:
             the lock.
     """
 
-    def __init__(
-        self,
-        table: PartitionTable,
-        quorum: HoldQuorum,
-        dead_letters: DeadLetterSink | None,
-        clock: Clock,
-        archived: Callable[[str, int], None] = lambda _group, _messages: None,
-    ) -> None:
-        self._table = table
-        self._quorum = quorum
-        self._dead_letters = dead_letters
-        self._clock = clock
-        self._archived = archived
+    _table: PartitionTable
+    _quorum: HoldQuorum
+    _dead_letters: DeadLetterSink | None
+    _clock: Clock
+    _archived: Callable[[str, int], None]
 
     def prove(
         self,

@@ -72,6 +72,7 @@ class LeasePlan:
     """The last error on the way, by request."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Leases:
     """The procedures that lease messages, and archive those at the delivery limit.
 
@@ -85,21 +86,12 @@ class Leases:
             something may have become available.
     """
 
-    def __init__(
-        self,
-        table: PartitionTable,
-        quorum: HoldQuorum,
-        finalizer: Finalizer,
-        clock: Clock,
-        rng: random.Random,
-        changed: Callable[[str, Partition], None],
-    ) -> None:
-        self._table = table
-        self._quorum = quorum
-        self._finalizer = finalizer
-        self._clock = clock
-        self._rng = rng
-        self._changed = changed
+    _table: PartitionTable
+    _quorum: HoldQuorum
+    _finalizer: Finalizer
+    _clock: Clock
+    _rng: random.Random
+    _changed: Callable[[str, Partition], None]
 
     # Lease.
 

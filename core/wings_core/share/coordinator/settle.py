@@ -40,6 +40,7 @@ SettleRequest = tuple[str, Sequence[Acknowledgement]]
 """A member, and its acknowledgements."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Settling:
     """The procedure by which acknowledgements are carried out.
 
@@ -51,19 +52,11 @@ class Settling:
         changed: Called with a group's UUID and a partition when it may have something available.
     """
 
-    def __init__(
-        self,
-        coordinator: str,
-        table: PartitionTable,
-        finalizer: Finalizer,
-        clock: Clock,
-        changed: Callable[[str, Partition], None],
-    ) -> None:
-        self._coordinator = coordinator
-        self._table = table
-        self._finalizer = finalizer
-        self._clock = clock
-        self._changed = changed
+    _coordinator: str
+    _table: PartitionTable
+    _finalizer: Finalizer
+    _clock: Clock
+    _changed: Callable[[str, Partition], None]
 
     def run(
         self,
@@ -316,6 +309,7 @@ class _Part:
         self.errors = [error] * len(self.entries)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Settles:
     """Carries out acknowledgements of many members and partitions, side by side.
 
@@ -327,19 +321,11 @@ class Settles:
         counts: Counts accepted messages.
     """
 
-    def __init__(
-        self,
-        groups: ShareGroupTable,
-        table: PartitionTable,
-        settling: Settling,
-        runner: Runner,
-        counts: ShareCounts,
-    ) -> None:
-        self._groups = groups
-        self._table = table
-        self._settling = settling
-        self._runner = runner
-        self._counts = counts
+    _groups: ShareGroupTable
+    _table: PartitionTable
+    _settling: Settling
+    _runner: Runner
+    _counts: ShareCounts
 
     def take(
         self,

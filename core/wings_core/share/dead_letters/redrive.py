@@ -65,6 +65,7 @@ class RedriveResult:
             self.failures.append(shortened(f"{dead_letter_id}: {error.message}", 200))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Redriver:
     """Sends dead letters back; all methods may be called from any thread.
 
@@ -76,19 +77,11 @@ class Redriver:
         limits: The bounds in force.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        registry: OffsetRegistry,
-        fetcher: Fetcher,
-        group_commit: GroupCommit,
-        limits: Limits,
-    ) -> None:
-        self._admin = admin
-        self._registry = registry
-        self._fetcher = fetcher
-        self._group_commit = group_commit
-        self._limits = limits
+    _admin: Admin
+    _registry: OffsetRegistry
+    _fetcher: Fetcher
+    _group_commit: GroupCommit
+    _limits: Limits
 
     def redrive(
         self,
@@ -159,27 +152,19 @@ def _letters(batch: pa.RecordBatch) -> Iterator[_Letter]:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Sender:
     """Pushes what letters hold, to one topic or another."""
 
-    def __init__(
-        self,
-        admin: Admin,
-        group_commit: GroupCommit,
-        limits: Limits,
-        done: RedriveResult,
-        admit: Callable[[TopicName], None],
-        to: TopicName | None,
-    ) -> None:
-        self._admin = admin
-        self._group_commit = group_commit
-        self._limits = limits
-        self._done = done
-        self._admit = admit
-        self._to = None if to is None else str(to)
-        self._targets: dict[str, Topic | NotFound | PermissionDenied] = {}
-        self._preparers: dict[tuple[str, int], Preparer] = {}
-        """Preparers by topic and version of its schema."""
+    _admin: Admin
+    _group_commit: GroupCommit
+    _limits: Limits
+    _done: RedriveResult
+    _admit: Callable[[TopicName], None]
+    _to: TopicName | None
+    _targets: dict[str, Topic | NotFound | PermissionDenied] = field(default_factory=dict)
+    _preparers: dict[tuple[str, int], Preparer] = field(default_factory=dict)
+    """Preparers by topic and version of its schema."""
 
     def send(self, letters: Iterator[_Letter]) -> None:
         """Send back what a chunk of letters holds, in flushes that they share."""
@@ -198,9 +183,10 @@ class _Sender:
             self._count_outcome(dead_letter_id, submitted)
 
     def _submit(self, letter: _Letter, payload: pa.Buffer) -> Pending:
-        topic = self._target(self._to or letter.topic)
+        to = letter.topic if self._to is None else str(self._to)
+        topic = self._target(to)
         # A letter of an older server tells nothing of its columns, which are of version 1.
-        is_sure = self._to in {None, letter.topic} and topic.created_at <= letter.written_at
+        is_sure = to == letter.topic and topic.created_at <= letter.written_at
         rows, version = read_payload(payload, topic.schemas, unmarked=is_sure)
         preparer = self._preparer(topic.at(version))
         options = PushOptions(sequence=ProducerSequence(f"redrive-{letter.dead_letter_id}", 0))

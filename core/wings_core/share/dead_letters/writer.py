@@ -154,6 +154,7 @@ def read_payload(
     raise failure
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class DeadLetterWriter(DeadLetterSink):
     """See `DeadLetterSink`.
 
@@ -164,17 +165,10 @@ class DeadLetterWriter(DeadLetterSink):
         records: Fetches the rows.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        group_commit: GroupCommit,
-        limits: Limits,
-        records: RecordFetcher,
-    ) -> None:
-        self._admin = admin
-        self._group_commit = group_commit
-        self._limits = limits
-        self._records = records
+    _admin: Admin
+    _group_commit: GroupCommit
+    _limits: Limits
+    _records: RecordFetcher
 
     def begin(self, group: ShareGroup, letters: Sequence[ArchivedRange]) -> PendingDeadLetters:
         """Queue letters and start to fetch their rows; see `DeadLetterSink.begin`."""

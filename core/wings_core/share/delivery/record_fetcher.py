@@ -343,6 +343,7 @@ def check_column(topic: Topic, column: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LogTimes:
     """Reads the times of messages from a log; from any thread.
 
@@ -351,9 +352,8 @@ class LogTimes:
         registry: Knows where it ends.
     """
 
-    def __init__(self, fetcher: Fetcher, registry: OffsetRegistry) -> None:
-        self._fetcher = fetcher
-        self._registry = registry
+    _fetcher: Fetcher
+    _registry: OffsetRegistry
 
     def __call__(
         self, topic: Topic, partition: Partition, column: str, first: int, last: int

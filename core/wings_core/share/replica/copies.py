@@ -138,6 +138,7 @@ class PostgresCopies:
             yield write
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ReplicaCopies:
     """Copies of the state that a majority of replicas in other processes knows.
 
@@ -149,13 +150,8 @@ class ReplicaCopies:
         read: Returns what is kept of one.
     """
 
-    def __init__(
-        self,
-        groups: Callable[[], Sequence[ShareGroup]],
-        read: Callable[[ShareGroup], Sequence[StoredPartition]],
-    ) -> None:
-        self._groups = groups
-        self._read = read
+    _groups: Callable[[], Sequence[ShareGroup]]
+    _read: Callable[[ShareGroup], Sequence[StoredPartition]]
 
     @contextmanager
     def locked(self) -> Generator[None]:

@@ -109,17 +109,6 @@ class RangeMap(Generic[V]):
                 found.append(cut)
         return found
 
-    def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return the parts of `[first, last]` that have no value, in order."""
-        found: list[tuple[int, int]] = []
-        for begin, end, _ in self.parts(first, last):
-            if begin > first:
-                found.append((first, begin - 1))
-            first = end + 1
-        if first <= last:
-            found.append((first, last))
-        return found
-
     def filled(self, first: int, last: int, missing: V) -> list[Range[V]]:
         """Return `[first, last]` as ranges, with a value for the gaps."""
         found: list[Range[V]] = []
