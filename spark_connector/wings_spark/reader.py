@@ -22,9 +22,15 @@ from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.partitions import JsonScalar, partition_of_value, partition_value
 from wings_spark.connection import ServerAccess, prepare_worker
 from wings_spark.options import SparkReadOptions, tell_of_growth
-from wings_spark.positions import batch_ranges, data_loss, states_of_all, topic_replaced
 from wings_spark.ranges import Range, ReadTask, TaskPartition, pack
-from wings_spark.subscription import TOPIC_COLUMN, Subscription
+from wings_spark.subscription import (
+    TOPIC_COLUMN,
+    Subscription,
+    batch_ranges,
+    data_loss,
+    states_of_all,
+    topic_replaced,
+)
 from wings_spark.types import SchemaConverter, arrow_schema
 
 

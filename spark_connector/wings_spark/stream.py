@@ -20,7 +20,6 @@ from wings_core.errors import InvalidArgument
 from wings_core.partitions import Partition
 from wings_spark.bounds import Bound
 from wings_spark.options import MAX_TRIGGER_DELAY_SECONDS, SparkReadOptions
-from wings_spark.positions import resolve, states_of_all, what_is_kept
 from wings_spark.ranges import Range, ReadTask, TaskPartition, pack
 from wings_spark.reader import TaskReader
 from wings_spark.spark_versions import (
@@ -40,7 +39,7 @@ from wings_spark.stream_offsets import (
     next_offsets,
     still_kept,
 )
-from wings_spark.subscription import Subscription
+from wings_spark.subscription import Subscription, resolve, states_of_all, what_is_kept
 
 
 class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -27,9 +27,8 @@ from wings_core.errors import InvalidArgument, OffsetOutOfRange
 from wings_core.partitions import Partition
 from wings_spark.bounds import partition_shown
 from wings_spark.options import SparkReadOptions
-from wings_spark.positions import states_of_all, topic_replaced, what_is_kept
 from wings_spark.ranges import Range, share
-from wings_spark.subscription import Subscription
+from wings_spark.subscription import Subscription, states_of_all, topic_replaced, what_is_kept
 
 UUIDS = "uuids"
 """Key of the UUIDs, which differs from topic names as these begin with `tenants/`."""

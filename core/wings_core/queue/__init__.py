@@ -4,7 +4,7 @@
              (files)          local state    journal                   (stages and shards in one
                               shared state                              transaction)
 
-Read `interfaces` first (the contract of a queue), then `local_state` (one pipeline's view of its
-messages), `shared_state` (the files as all pipelines see them), `coordinator` (which combines them)
-and `commit`. Nothing here reads a file: the readers of `wings_spark.ingest` do.
+Read `interfaces` first (the contract of a queue), then `state` (one pipeline's view of its
+messages, and the files as all pipelines see them), `coordinator` (which combines them) and
+`commit`. Nothing here reads a file: the readers of `wings_spark.ingest` do.
 """

@@ -27,7 +27,7 @@ from wings_core.queue.journal import (
     Outcome,
     results_by_shard,
 )
-from wings_core.queue.shared_state import STALE_COMMIT_TIMEOUTS, QueueSharedState, Standing
+from wings_core.queue.state import STALE_COMMIT_TIMEOUTS, QueueSharedState, Standing
 from wings_core.times import now_us
 
 ERROR_CHARACTERS_MAX = 500

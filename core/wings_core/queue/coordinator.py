@@ -14,9 +14,15 @@ from dataclasses import dataclass
 from wings_core.errors import Internal, WingsError
 from wings_core.queue.interfaces import Queue, QueueMessage, extend_all
 from wings_core.queue.journal import DEAD_FATES, Claim, ClaimedMessage, Fate, Journal, Outcome
-from wings_core.queue.local_state import LocalFile, Phase, QueueLocalState
 from wings_core.queue.notifications import DedupKey, MessageKind, files_of
-from wings_core.queue.shared_state import QueueSharedState, Standing, Standpoint
+from wings_core.queue.state import (
+    LocalFile,
+    Phase,
+    QueueLocalState,
+    QueueSharedState,
+    Standing,
+    Standpoint,
+)
 
 EXTEND_AT = 0.5
 """A message is extended when less than this fraction of its visibility is left."""

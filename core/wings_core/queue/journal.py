@@ -194,7 +194,7 @@ class Journal:
         """The pipeline's identity as an owner of shards; generated at its first start."""
         path = self.directory / "PIPELINE"
         if not path.exists():
-            _create(path, uuid4().hex.encode())
+            _write(path, uuid4().hex.encode())
         return path.read_text(encoding="utf-8").strip()
 
     def lock(self) -> None:
@@ -223,7 +223,7 @@ class Journal:
 
     def add(self, claim: Claim) -> Claim:
         """Write a claim durably; returns the stored claim of its number, which may be older."""
-        _create(self._path(claim.number, "json"), claim.model_dump_json().encode())
+        _write(self._path(claim.number, "json"), claim.model_dump_json().encode())
         found = self.claim(claim.number)
         assert found is not None
         return found
@@ -252,7 +252,7 @@ class Journal:
         if versions is None:
             path.touch()
         else:
-            _replace(path, json.dumps(versions).encode())
+            _write(path, json.dumps(versions).encode(), replace=True)
 
     def versions_read(self, number: int) -> dict[str, str]:
         """Return the versions that were recorded with `mark_read`, by shard."""
@@ -268,7 +268,7 @@ class Journal:
 
     def mark_done(self, outcome: Outcome) -> None:
         """Record the outcome of a claim durably, and delete the oldest claim beyond those kept."""
-        _create(self._path(outcome.number, "done"), outcome.model_dump_json().encode())
+        _write(self._path(outcome.number, "done"), outcome.model_dump_json().encode())
         self._path(outcome.number, "read").unlink(missing_ok=True)
         old = outcome.number - CLAIMS_KEPT_MAX
         for ending in ("json", "read", "done"):
@@ -343,29 +343,21 @@ def _joined(sections: list[FileResult]) -> FileResult:
     )
 
 
-def _create(path: Path, data: bytes) -> None:
-    """Write a file durably and atomically; an existing one is left as it is."""
+def _write(path: Path, data: bytes, *, replace: bool = False) -> None:
+    """Write a file durably and atomically; an existing one is left as it is, or replaced."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(temporary, path)
+        if replace:
+            temporary.replace(path)
+        else:
+            with suppress(FileExistsError):
+                os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file durably and atomically, in place of an existing one."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
     sync_directory(path.parent)
 
 

@@ -1,4 +1,4 @@
-"""Notifications: the files that a message announces, or the data that it carries.
+"""Notifications: the files that a message announces, by their URIs, or the data that it carries.
 
 S3 sends notifications directly, through SNS, or through EventBridge; all their records are used.
 S3 form-encodes keys (`+` is a space), EventBridge does not encode them. Those of Google's Cloud
@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
-from urllib.parse import quote_plus, unquote_plus, urlsplit
+from urllib.parse import quote_plus, unquote, unquote_plus, urlsplit
 
 from wings_core.errors import InvalidArgument, suggested
 from wings_core.metadata.stages import SHARD_BYTES_MAX
-from wings_core.queue.uris import bucket_and_key, normal_uri
+
+OBJECTS = ("s3://", "gs://", "abfss://")
+"""Prefixes of objects' URIs; Azure's are `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY`, as
+in Spark."""
 
 RECORDS_MAX = 1_000
 """Most records of one message."""
@@ -187,6 +190,28 @@ def is_of_message(shard: str, kind: MessageKind) -> bool:
     return kind is not MessageKind.PAYLOADS and shard.startswith("message:")
 
 
+def is_object(uri: str) -> bool:
+    """Return whether a URI names an object instead of a local path."""
+    return uri.startswith(OBJECTS)
+
+
+def bucket_and_key(uri: str) -> tuple[str, str]:
+    """Return the bucket of an object, like `s3://BUCKET`, and its unencoded key."""
+    scheme, _, rest = uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}", key
+
+
+def is_bucket(bucket: str) -> bool:
+    """Return whether a text is a bucket: `s3://BUCKET`, `gs://BUCKET`, or an Azure container."""
+    scheme, _, name = bucket.partition("://")
+    if scheme != "abfss":
+        return bool(name)
+    container, _, host = name.partition("@")
+    account, _, service = host.partition(".")
+    return bool(container and account) and service.startswith("dfs.")
+
+
 def shard_of_file(uri: str, version: str | None, dedup_key: DedupKey) -> str:
     """Return the id of a file's shard, unique for each file.
 
@@ -304,6 +329,43 @@ def _named_file(body: str) -> _File:
             if found.get(key) is not None and not _is_count(found[key]):
                 raise InvalidArgument(f"{key!r} must be an integer of at least 0")
     return normal_uri(text), found.get("version"), found.get("size"), found.get(_RETRY_KEY)
+
+
+def normal_uri(text: str) -> str:
+    """Normalise the URI of a file to that of an object, or an absolute path.
+
+    Raises:
+        InvalidArgument: The text is neither, nor a `file:` URI.
+    """
+    if is_object(text):
+        bucket, key = bucket_and_key(text)
+        if key and is_bucket(bucket):
+            return text
+    elif text.startswith("file:"):
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            raise InvalidArgument(f"{text[:80]!r} is not a URI: {error}") from None
+        if parts.netloc not in ("", "localhost"):
+            raise InvalidArgument(f"{text[:80]!r} is on another host: expected file:///PATH")
+        if "?" in text or "#" in text:
+            raise InvalidArgument(
+                f"{text[:80]!r} has a '?' or a '#', which must be written as %3F and %23"
+            )
+        path = unquote(parts.path)
+        if path.startswith("/"):
+            return _normal_path(path)
+    elif text.startswith("/"):
+        return _normal_path(text)
+    raise InvalidArgument(
+        f"{text[:80]!r} is not a file: expected s3://BUCKET/KEY, gs://BUCKET/KEY, "
+        "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY, file:///PATH or an absolute path"
+    )
+
+
+def _normal_path(path: str) -> str:
+    """Return an absolute path without empty parts and `.`; `..` may follow a link, and is kept."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class SqsQueue(Queue):
         # A client is thread-safe.
         self._client = amazon_client("sqs", region, endpoint)
         self._url = url
+        self._what = f"queue {url}"
         self._closed = threading.Event()
 
     def receive(
@@ -80,7 +81,7 @@ class SqsQueue(Queue):
         while len(found) < messages_max and not self._closed.is_set():
             began = time.time()
             wanted = min(CALL_MESSAGES_MAX, messages_max - len(found))
-            with self._translated_errors():
+            with translated_errors(self._what):
                 answer = self._client.receive_message(
                     QueueUrl=self._url,
                     MaxNumberOfMessages=wanted,
@@ -110,7 +111,7 @@ class SqsQueue(Queue):
         began = time.time()
         seconds = _seconds(visibility_seconds)
         try:
-            with self._translated_errors():
+            with translated_errors(self._what):
                 self._client.change_message_visibility(
                     QueueUrl=self._url, ReceiptHandle=receipt, VisibilityTimeout=seconds
                 )
@@ -122,7 +123,7 @@ class SqsQueue(Queue):
         """Delete messages; see `Queue.acknowledge`."""
         for first in range(0, len(receipts), CALL_MESSAGES_MAX):
             part = receipts[first : first + CALL_MESSAGES_MAX]
-            with self._translated_errors():
+            with translated_errors(self._what):
                 answer = self._client.delete_message_batch(
                     QueueUrl=self._url,
                     Entries=[
@@ -143,7 +144,7 @@ class SqsQueue(Queue):
         waiting = list(bodies)
         for first in range(0, len(waiting), CALL_MESSAGES_MAX):
             part = waiting[first : first + CALL_MESSAGES_MAX]
-            with self._translated_errors():
+            with translated_errors(self._what):
                 answer = self._client.send_message_batch(
                     QueueUrl=self._url,
                     Entries=[
@@ -156,7 +157,7 @@ class SqsQueue(Queue):
 
     def pending(self) -> int | None:
         """Return the approximate number of messages waiting for delivery."""
-        with self._translated_errors():
+        with translated_errors(self._what):
             answer = self._client.get_queue_attributes(
                 QueueUrl=self._url, AttributeNames=["ApproximateNumberOfMessages"]
             )
@@ -166,11 +167,6 @@ class SqsQueue(Queue):
         """Close the connections."""
         self._closed.set()
         self._client.close()
-
-    @contextmanager
-    def _translated_errors(self) -> Generator[None]:
-        with translated_errors(f"queue {self._url}"):
-            yield
 
 
 def amazon_client(service: str, region: str | None, endpoint: str | None) -> Any:

@@ -109,7 +109,7 @@ class SharedHolds:
         Args:
             address: Where the other nodes reach the replica, while this one has it.
         """
-        from wings_core.share.remote.shared import SharedLink
+        from wings_core.share.remote.link import SharedLink
 
         self._address = address
         return Replicas([SharedLink(self.replica, address, self._owner.address, self._access)])

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wings_core.fetch.expression import words
 from wings_core.sql_process.interface import expression_of
 
 _NEVER_LESS = -(1 << 62)
@@ -109,19 +110,8 @@ class _Literal:
 _Node = _Call | _Column | _Literal
 
 
-_PLAIN = frozenset(
-    {
-        "and_kleene",
-        "equal",
-        "greater",
-        "greater_equal",
-        "invert",
-        "is_valid",
-        "less",
-        "less_equal",
-        "not_equal",
-        "or_kleene",
-    }
+_PLAIN = words(
+    "and_kleene equal greater greater_equal invert is_valid less less_equal not_equal or_kleene"
 )
 """Functions without options."""
 

@@ -25,7 +25,6 @@ from wings_core.model import PartitionState
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.sql.live import LiveView, live_view
-from wings_core.sql.moment import looked_up, states_of
 from wings_core.sql.parameters import BoundText, Parameters, Peer, bind, peers_of
 from wings_core.sql.statement import (
     Statement,
@@ -36,7 +35,7 @@ from wings_core.sql.statement import (
     without_hints,
 )
 from wings_core.sql.system import SystemReader
-from wings_core.sql.topic_table import SCAN_ROWS, ScanCount, TopicTable
+from wings_core.sql.topic_table import SCAN_ROWS, ScanCount, TopicTable, looked_up, states_of
 from wings_core.sql.workers import LogTable, Run, Workers
 from wings_core.sql_process.interface import CATALOG, EngineFailed, View
 

@@ -7,8 +7,8 @@ from wings_core.queue.commit import Committer, StageDead
 from wings_core.queue.coordinator import QueueCoordinator, VisibilityExtender
 from wings_core.queue.interfaces import Queue
 from wings_core.queue.journal import Journal
-from wings_core.queue.shared_state import QueueSharedState
 from wings_core.queue.sqlite import DirectoryQueue, SqliteQueue
+from wings_core.queue.state import QueueSharedState
 from wings_spark.ingest.disposal import disposal_of
 from wings_spark.ingest.own_topics import History
 from wings_spark.ingest.settings import SourceSettings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wings_core.errors import InvalidArgument
 from wings_core.queue.journal import ClaimedFile
-from wings_core.queue.uris import bucket_and_key, is_object
+from wings_core.queue.notifications import bucket_and_key, is_object
 from wings_spark.ingest.files import FileError, RefusedError
 from wings_spark.ingest.settings import SourceSettings
 

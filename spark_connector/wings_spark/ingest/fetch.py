@@ -16,8 +16,7 @@ import pyarrow.parquet
 from wings_client.files import formats
 from wings_client.files.arrow_batches import groups_of
 from wings_client.files.formats import FileFormat, Section, csv_ranges, format_by_name, line_ranges
-from wings_core.queue.notifications import DedupKey
-from wings_core.queue.uris import bucket_and_key, is_object
+from wings_core.queue.notifications import DedupKey, bucket_and_key, is_object
 from wings_spark.ingest.files import UNREACHABLE_KEY, FileError, SupersededError, real_path
 from wings_spark.ingest.plan import FileSection
 from wings_spark.ingest.settings import FileSettings, SourceSettings

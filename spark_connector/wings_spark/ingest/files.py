@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from wings_client.files.opened import folder_values
 from wings_core.errors import InvalidArgument, Unavailable
-from wings_core.queue.uris import bucket_and_key, is_bucket, is_object
+from wings_core.queue.notifications import bucket_and_key, is_bucket, is_object
 
 UNREACHABLE_KEY = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 """Keys that obstore rejects or normalizes: with `..`, they would lead to another folder."""

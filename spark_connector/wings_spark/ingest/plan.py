@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from wings_client.files.formats import FileFormat, Section, compression_of, format_by_name
 from wings_core.queue.commit import mark_prefix
 from wings_core.queue.journal import Claim, ClaimedFile
-from wings_core.queue.uris import is_object
+from wings_core.queue.notifications import is_object
 from wings_spark.ingest.settings import SourceSettings
 
 SECTIONS_MAX = 5_000

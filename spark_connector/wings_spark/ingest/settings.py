@@ -14,8 +14,7 @@ from wings_client.files.parts import ChosenColumns
 from wings_core.contracts.messages import problem_of, sentence, shortened
 from wings_core.errors import InvalidArgument
 from wings_core.queue.coordinator import CoordinatorSettings
-from wings_core.queue.notifications import DedupKey, MessageKind
-from wings_core.queue.uris import is_object
+from wings_core.queue.notifications import DedupKey, MessageKind, is_object
 from wings_core.times import DURATION
 from wings_spark.connection import ServerAccess
 from wings_spark.ingest.columns import OnNewColumns

@@ -17,8 +17,13 @@ from wings_core.queue.journal import (
     Journal,
     Outcome,
 )
-from wings_core.queue.notifications import DedupKey, file_of_shard, is_of_message, message_of
-from wings_core.queue.uris import is_object
+from wings_core.queue.notifications import (
+    DedupKey,
+    file_of_shard,
+    is_object,
+    is_of_message,
+    message_of,
+)
 from wings_core.times import format_timestamp
 from wings_spark.ingest.connections import open_queue
 from wings_spark.ingest.files import RefusedError

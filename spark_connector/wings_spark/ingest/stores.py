@@ -17,9 +17,8 @@ from datetime import timedelta
 from typing import Any
 
 from wings_core.errors import InvalidArgument, Unauthenticated, Unavailable
-from wings_core.queue.notifications import DedupKey, MessageKind, message_of
+from wings_core.queue.notifications import DedupKey, MessageKind, bucket_and_key, message_of
 from wings_core.queue.sqlite import FoundQueue
-from wings_core.queue.uris import bucket_and_key
 from wings_core.runtime import OBSTORE_NEEDED, import_extra
 from wings_spark.ingest.files import FileError, SupersededError, is_of_machine
 from wings_spark.ingest.settings import FileSettings, SourceSettings

@@ -22,8 +22,8 @@ from wings_client import Client, ShardState
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable, WingsError
 from wings_core.queue.coordinator import VisibilityExtender
 from wings_core.queue.journal import Fate, Outcome
-from wings_core.queue.local_state import Phase
 from wings_core.queue.sqlite import SqliteQueue
+from wings_core.queue.state import Phase
 from wings_spark.ingest import status
 from wings_spark.ingest.settings import SourceSettings
 

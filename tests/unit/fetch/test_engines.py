@@ -14,7 +14,7 @@ from wings_core.errors import InvalidFilter, ResourceExhausted, Unavailable
 from wings_core.fetch import engines
 from wings_core.fetch.engines import ENGINES_MAX, PATTERN_ENGINES_MAX, Allowance, lent
 from wings_core.fetch.fetcher import Cancel
-from wings_core.fetch.filter import RowFilter
+from wings_core.fetch.selection import RowFilter
 from wings_core.times import Deadline
 
 arrow: Any = pa

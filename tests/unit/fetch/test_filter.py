@@ -19,7 +19,7 @@ from tables import each
 
 from wings_core.errors import InvalidFilter
 from wings_core.fetch import engines
-from wings_core.fetch import filter as filter_module
+from wings_core.fetch import selection as filter_module
 from wings_core.fetch.engines import ENGINES_MAX
 from wings_core.fetch.expression import (
     CASTS_NESTED_MAX,
@@ -29,7 +29,7 @@ from wings_core.fetch.expression import (
     EXPRESSION_LENGTH_MAX,
     FUNCTIONS,
 )
-from wings_core.fetch.filter import RowFilter
+from wings_core.fetch.selection import RowFilter
 
 # pyarrow's stubs know only some of the arguments that its functions take.
 arrow: Any = pa
@@ -825,7 +825,7 @@ def test_the_first_filter_of_a_process_does_not_wait_for_pandas() -> None:
     script = """
 import struct, sys
 import pyarrow as pa
-from wings_core.fetch.filter import RowFilter
+from wings_core.fetch.selection import RowFilter
 
 values = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(struct.pack("<2q", 1, 2))])
 rows = pa.RecordBatch.from_arrays([values], names=["n"])

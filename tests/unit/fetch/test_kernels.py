@@ -14,7 +14,7 @@ from property_examples import examples
 from tables import each
 
 from wings_core.errors import InvalidFilter
-from wings_core.fetch.filter import RowFilter
+from wings_core.fetch.selection import RowFilter
 from wings_core.fetch.storage_values import array_of, integer_range
 
 # pyarrow's stubs know only some of the arguments that its functions take.

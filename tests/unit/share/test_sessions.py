@@ -19,9 +19,7 @@ from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED
 from wings_core.security.tokens import PeerAccess
 from wings_core.share.model import OffsetRange, ShareKey
-from wings_core.share.remote import shared
-from wings_core.share.remote.link import Asked, HoldSession, RemoteLink
-from wings_core.share.remote.shared import SharedLink
+from wings_core.share.remote.link import Asked, HoldSession, RemoteLink, SharedLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import Answer, ForgetRequest, HoldRequest, Request
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -274,7 +272,7 @@ def test_a_link_that_is_slow_to_close_holds_up_no_other(
         closing.set()
         assert closes.wait(2 * SECONDS)
 
-    monkeypatch.setattr(shared, "LINKS_MAX", 1)
+    monkeypatch.setattr("wings_core.share.remote.link.LINKS_MAX", 1)
     calls.before(RemoteLink, "close", wait)
     link = SharedLink(Replica(refuse), "127.0.0.1:9", lambda: None, PeerAccess())
     remote: Callable[[str], RemoteLink] = link._remote  # pyright: ignore[reportPrivateUsage]

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wings_core.sql_process.engine import EngineBounds, StatementEngine
 from wings_core.sql_process.interface import EngineFailed, View
+from wings_core.sql_process.process import EngineBounds, StatementEngine
 
 ONE = View("CREATE VIEW wings.main.one AS FROM __one", "DROP VIEW IF EXISTS wings.main.one")
 TWO = View("CREATE VIEW wings.main.two AS FROM __two", "DROP VIEW IF EXISTS wings.main.two")

@@ -12,6 +12,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from wings_core.errors import WingsError
 from wings_core.model import ShareGroup
@@ -140,6 +141,7 @@ class Loop:
             return FAULT_SECONDS
 
 
+@dataclass(slots=True, eq=False)
 class Archiving:
     """Archives the messages at the delivery limit of the groups that are used on this node.
 
@@ -149,11 +151,10 @@ class Archiving:
         runner: Carries that out.
     """
 
-    def __init__(self, groups: ShareGroupTable, core: CoordinatorCore, runner: Runner) -> None:
-        self._groups = groups
-        self._core = core
-        self._runner = runner
-        self._sweep = Deadline.after(SWEEP_SECONDS)
+    _groups: ShareGroupTable
+    _core: CoordinatorCore
+    _runner: Runner
+    _sweep: Deadline = field(init=False, default_factory=lambda: Deadline.after(SWEEP_SECONDS))
 
     def step(self) -> float:
         """Archive messages; blocks for the replicas, and for dead letters."""
