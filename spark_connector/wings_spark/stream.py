@@ -135,7 +135,7 @@ class WingsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
         """Return the log's end as of the last trigger, for the query's progress."""
-        return None if self._heads is None else self._heads.offset.shown()
+        return None if self._heads is None else self._heads.offset.to_json(whole=False)
 
     # Reading.
 

@@ -77,15 +77,12 @@ class StreamOffset:
             {name: TopicOffset(uuid, _offsets_of(found[name])) for name, uuid in named.items()}
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the form that Spark stores, sorted so that equal offsets give equal texts."""
-        return self._to_json(whole=True)
+    def to_json(self, *, whole: bool = True) -> dict[str, Any]:
+        """Return the form that Spark stores, sorted so that equal offsets give equal texts.
 
-    def shown(self) -> dict[str, Any]:
-        """Return the form that Spark shows in a query's progress, without packed offsets."""
-        return self._to_json(whole=False)
-
-    def _to_json(self, *, whole: bool) -> dict[str, Any]:
+        If not `whole`, it is the form that Spark shows in a query's progress, without packed
+        offsets.
+        """
         named = sorted(self.topics.items())
         found: dict[str, Any] = {name: topic.to_json(whole=whole) for name, topic in named}
         found[UUIDS] = {name: topic.uuid for name, topic in named}

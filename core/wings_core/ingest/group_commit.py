@@ -194,7 +194,7 @@ class GroupCommit:
             last = stream.last
             joined = last is not None and last.batch.join(batch)
             if last is None or not joined:
-                stream.last = last = Pending(self, stream, batch)
+                stream.last = last = Pending(self.flush_now, stream, batch)
                 self._pending.append(last)
             # No call in between, so that an interrupt finds neither or both steps done.
             self._pending_bytes += size

@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 from wings_core import tracing
 from wings_core.errors import WingsError
@@ -34,27 +34,27 @@ class PushStream:
         """The last submitted batch, until a flush takes it."""
 
 
-class FlushesNow(Protocol):
-    """The part of the group commit that a pending batch calls."""
-
-    def flush_now(self, wanted: "Pending") -> None:
-        """Flush until the batch's outcome is known, unless a flush is running already."""
-        ...
-
-
 class Pending:
-    """A submitted batch, or several joined small ones of a stream, until the end of its flush."""
+    """A submitted batch, or several joined small ones of a stream, until the end of its flush.
 
-    __slots__ = ("_group", "_known", "batch", "bytes", "results", "since", "span", "stream")
+    Args:
+        flush_now: Flushes until the batch's outcome is known, unless a flush is running already.
+        stream: The stream that it arrived on.
+        batch: The batch.
+    """
 
-    def __init__(self, group: FlushesNow, stream: PushStream, batch: PreparedBatch) -> None:
+    __slots__ = ("_flush_now", "_known", "batch", "bytes", "results", "since", "span", "stream")
+
+    def __init__(
+        self, flush_now: "Callable[[Pending], None]", stream: PushStream, batch: PreparedBatch
+    ) -> None:
         self.stream = stream
         self.batch = batch
         self.bytes = 0
         """Memory in bytes, as counted by the group commit."""
         self.since = time.monotonic()
         self.span = tracing.present()
-        self._group = group
+        self._flush_now = flush_now
         self.results: tuple[CommitResult, ...] = ()
         """Results as in `outcomes`; empty until they are known."""
         # Held until the outcome is known; a bare lock is the cheapest primitive to wait for.
@@ -78,7 +78,7 @@ class Pending:
     def flush(self) -> bool:
         """Flush on the caller's thread if no flush is running; returns `done`."""
         if not self.results:
-            self._group.flush_now(self)
+            self._flush_now(self)
         return bool(self.results)
 
     def outcome(self) -> CommitResult:

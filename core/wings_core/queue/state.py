@@ -304,7 +304,7 @@ def _claimed(notification: FileNotification) -> ClaimedFile:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class QueueSharedState:
     """Reads and changes the shards of one source.
 
