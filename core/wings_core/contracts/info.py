@@ -11,7 +11,6 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from wings_core.contracts.messages import INT64_MAX, JSON_BYTES_MAX, Message, OffsetNumber, to_bytes
-from wings_core.contracts.put import topic_of_path
 from wings_core.contracts.reads import ENTRIES_MAX, PartitionOptions
 from wings_core.errors import InvalidArgument
 from wings_core.partitions import Partition
@@ -39,24 +38,6 @@ class Criteria(Message):
 
     namespace: str | None = None
     """Full name of the namespace; None for all namespaces."""
-
-
-def parse_info_command(raw: bytes) -> InfoCommand:
-    """Parse the command of a descriptor.
-
-    Raises:
-        InvalidArgument: The message names the key and the problem.
-    """
-    return InfoCommand.parse(raw, InvalidArgument, "info command")
-
-
-def info_path(path: Sequence[bytes | str]) -> InfoCommand:
-    """Return the command equivalent to a path descriptor `[topic]`.
-
-    Raises:
-        InvalidArgument: Not exactly one element, or not UTF-8.
-    """
-    return InfoCommand(topic=topic_of_path(path))
 
 
 def parse_criteria(raw: "bytes | pa.Buffer | None") -> Criteria:

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 from pydantic import JsonValue, model_validator
@@ -28,6 +28,8 @@ from wings_core.model import (
     StagedBatch,
 )
 from wings_core.times import format_timestamp, parse_timestamp
+
+CommandT = TypeVar("CommandT", bound=Message)
 
 TOPIC_HEADER = "topic-uuid"
 """Header of a DoPut with the UUID of its topic, which rejects a later topic of the same name."""
@@ -95,36 +97,26 @@ _NOT_STAGED = ("sequence", "expected_offset")
 """Keys with conditions on the log, which a staged batch is not part of yet."""
 
 
-def parse_put_command(raw: bytes) -> PutCommand:
-    """Parse the command of a descriptor.
+def command_of(
+    kind: type[CommandT], path: Sequence[bytes | str] | None, command: bytes | None, what: str
+) -> CommandT:
+    """Return the command of a descriptor, which is a path `[topic]` or JSON.
+
+    Args:
+        kind: The command's model.
+        path: The descriptor's path; None where it has none.
+        command: The descriptor's JSON; None where it has none.
+        what: Name of the command in errors.
 
     Raises:
-        InvalidArgument: The message names the key and the problem.
+        InvalidArgument: It is neither; the path has not exactly one element, or is not UTF-8; or a
+            key is unknown or has a bad value, which the message names.
     """
-    return PutCommand.parse(raw, InvalidArgument, "put command")
-
-
-def put_path(path: Sequence[bytes | str]) -> PutCommand:
-    """Return the command equivalent to a path descriptor `[topic]`.
-
-    Raises:
-        InvalidArgument: Not exactly one element, or not UTF-8.
-    """
-    return PutCommand(topic=topic_of_path(path))
-
-
-def topic_of_path(path: Sequence[bytes | str]) -> str:
-    """Return the unparsed topic of a path descriptor.
-
-    Raises:
-        InvalidArgument: Not exactly one element, or not UTF-8.
-    """
-    if len(path) != 1:
-        raise InvalidArgument(f"a path descriptor is [topic]; got {len(path)} elements")
-    try:
-        return path[0] if isinstance(path[0], str) else path[0].decode("utf-8")
-    except UnicodeDecodeError:
-        raise InvalidArgument("the path descriptor's topic is not UTF-8") from None
+    if path is not None:
+        return kind.model_validate({"topic": _topic_of(path)})
+    if command is not None:
+        return kind.parse(command, InvalidArgument, what)
+    raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
 
 
 def parse_batch_metadata(raw: "bytes | pa.Buffer | None") -> BatchMetadata:
@@ -219,3 +211,13 @@ def put_answer(raw: "bytes | pa.Buffer") -> dict[str, Any]:
         An object with `batch` and one of `committed` (a list of ranges), `staged` and `error`.
     """
     return from_json(to_bytes(raw))
+
+
+def _topic_of(path: Sequence[bytes | str]) -> str:
+    """Return the unparsed topic of a path."""
+    if len(path) != 1:
+        raise InvalidArgument(f"a path descriptor is [topic]; got {len(path)} elements")
+    try:
+        return path[0] if isinstance(path[0], str) else path[0].decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgument("the path descriptor's topic is not UTF-8") from None

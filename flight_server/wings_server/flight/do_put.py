@@ -22,9 +22,8 @@ from wings_core.batches import version_of_stream
 from wings_core.contracts.put import (
     BatchMetadata,
     PutCommand,
+    command_of,
     parse_batch_metadata,
-    parse_put_command,
-    put_path,
 )
 from wings_core.errors import (
     BatchTooLarge,
@@ -71,11 +70,7 @@ def parse_descriptor(descriptor: flight.FlightDescriptor) -> PutCommand:
     Raises:
         InvalidArgument: The descriptor is neither, or has an unknown key or bad value.
     """
-    if descriptor.path is not None:
-        return put_path(descriptor.path)
-    if descriptor.command is not None:
-        return parse_put_command(descriptor.command)
-    raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
+    return command_of(PutCommand, descriptor.path, descriptor.command, "put command")
 
 
 class Spacing:

@@ -10,10 +10,9 @@ import pyarrow.flight as flight
 from wings_core.contracts.info import (
     InfoCommand,
     divide,
-    info_path,
     parse_criteria,
-    parse_info_command,
 )
+from wings_core.contracts.put import command_of
 from wings_core.contracts.reads import PartitionEntry
 from wings_core.contracts.tickets import ScanTicket
 from wings_core.errors import InvalidArgument, InvalidTicket
@@ -42,11 +41,7 @@ def parse_info_descriptor(descriptor: flight.FlightDescriptor) -> InfoCommand:
     Raises:
         InvalidArgument: The descriptor is neither, or has an unknown key or bad value.
     """
-    if descriptor.command is not None:
-        return parse_info_command(descriptor.command)
-    if descriptor.path is not None:
-        return info_path(descriptor.path)
-    raise InvalidArgument("the descriptor is neither a path [topic] nor a JSON command")
+    return command_of(InfoCommand, descriptor.path, descriptor.command, "info command")
 
 
 def get_schema(log: Log, descriptor: flight.FlightDescriptor) -> pa.Schema:

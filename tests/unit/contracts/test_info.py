@@ -9,10 +9,9 @@ import pytest
 from wings_core.contracts.info import (
     Criteria,
     InfoCommand,
-    info_path,
     parse_criteria,
-    parse_info_command,
 )
+from wings_core.contracts.put import command_of
 from wings_core.contracts.reads import TimestampOffset
 from wings_core.errors import InvalidArgument
 
@@ -31,12 +30,14 @@ BAD: list[tuple[str, object]] = [
 
 
 def parse(found: object) -> InfoCommand:
-    return parse_info_command(json.dumps(found).encode())
+    return command_of(InfoCommand, None, json.dumps(found).encode(), "info command")
 
 
 def test_a_command_needs_a_topic_alone() -> None:
     command = parse({"topic": "t"})
-    assert command == info_path([b"t"]) == InfoCommand(topic="t")
+    assert (
+        command == command_of(InfoCommand, [b"t"], None, "info command") == InfoCommand(topic="t")
+    )
     assert (command.begin, command.end_offset, command.splits) == ("earliest", None, 1)
     with pytest.raises(InvalidArgument, match="key 'topic' is required"):
         parse({})
@@ -55,7 +56,7 @@ def test_a_command_says_what_its_keys_say() -> None:
     }
     command = parse(found)
     assert json.loads(command.to_bytes()) == found
-    assert parse_info_command(command.to_bytes()) == command
+    assert command_of(InfoCommand, None, command.to_bytes(), "info command") == command
 
 
 def test_an_offset_may_be_a_time() -> None:
@@ -87,7 +88,7 @@ def test_a_range_does_not_end_before_it_begins() -> None:
 @pytest.mark.parametrize("path", [[], [b"a", b"b"], [b"\xff"]])
 def test_a_path_is_one_element_of_utf8(path: list[bytes]) -> None:
     with pytest.raises(InvalidArgument):
-        info_path(path)
+        command_of(InfoCommand, path, None, "info command")
 
 
 @pytest.mark.parametrize("raw", [None, b"", b"{}", pa.py_buffer(b"")])

@@ -14,10 +14,9 @@ from wings_client import CommittedRange as ClientRange
 from wings_core.contracts.put import (
     BatchMetadata,
     PutCommand,
+    command_of,
     parse_batch_metadata,
-    parse_put_command,
     put_answer,
-    put_path,
     result_to_json,
 )
 from wings_core.errors import InvalidArgument, OffsetMismatch, SchemaMismatch, error_from_json
@@ -40,7 +39,7 @@ BAD_VALUES: dict[str, list[object]] = {
 
 
 def command(found: object) -> PutCommand:
-    return parse_put_command(json.dumps(found).encode())
+    return command_of(PutCommand, None, json.dumps(found).encode(), "put command")
 
 
 def metadata(found: object) -> BatchMetadata:
@@ -52,14 +51,14 @@ def test_a_command_says_what_its_keys_say() -> None:
     parsed = command(found)
     assert parsed.model_dump(exclude_unset=True) == found
     assert parsed.timestamp_us == 1_795_176_000_000_000
-    assert parse_put_command(parsed.to_bytes()) == parsed
+    assert command_of(PutCommand, None, parsed.to_bytes(), "put command") == parsed
 
 
 @each("stage", ["a", "Q7.0:3_x-9", "x" * 128])
 def test_a_command_may_name_a_stage(stage: str) -> None:
     parsed = command({"topic": "t", "stage": stage, "timestamp": TIME, "partition": 3})
     assert parsed.stage == stage
-    assert parse_put_command(parsed.to_bytes()) == parsed
+    assert command_of(PutCommand, None, parsed.to_bytes(), "put command") == parsed
 
 
 @each("stage", ["", "a b", "-a", "a/b", "a\n", "x" * 129, 7, None])
@@ -77,7 +76,7 @@ def test_a_stage_goes_with_no_condition(key: str) -> None:
 
 def test_a_command_needs_a_topic_alone() -> None:
     parsed = command({"topic": "t"})
-    assert parsed == put_path([b"t"]) == PutCommand(topic="t")
+    assert parsed == command_of(PutCommand, [b"t"], None, "put command") == PutCommand(topic="t")
     assert parsed.timestamp_us is None
     assert parsed.to_bytes() == b'{"topic": "t"}'
     with pytest.raises(InvalidArgument, match="key 'topic' is required"):
@@ -128,19 +127,21 @@ def test_a_partition_is_handed_on_as_it_is(value: object) -> None:
 @each("path", [[], [b"t", b"u"], [b"t", b""]])
 def test_a_path_has_exactly_one_element(path: list[bytes]) -> None:
     with pytest.raises(InvalidArgument, match="a path descriptor is"):
-        put_path(path)
+        command_of(PutCommand, path, None, "put command")
 
 
 def test_a_path_is_utf8() -> None:
-    assert put_path(["t"]) == put_path([b"t"])
+    assert command_of(PutCommand, ["t"], None, "put command") == command_of(
+        PutCommand, [b"t"], None, "put command"
+    )
     with pytest.raises(InvalidArgument, match="not UTF-8"):
-        put_path([b"\xff"])
+        command_of(PutCommand, [b"\xff"], None, "put command")
 
 
 @each("raw", [b"", b"t", b"[]", b'{"topic": "t", "topic": "u"}', b"\xff"])
 def test_what_is_no_strict_json_object_is_an_invalid_argument(raw: bytes) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        parse_put_command(raw)
+        command_of(PutCommand, None, raw, "put command")
     assert type(caught.value) is InvalidArgument
     if raw:
         with pytest.raises(InvalidArgument):
