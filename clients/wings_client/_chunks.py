@@ -21,12 +21,7 @@ from wings_core.contracts.chunks import reached
 from wings_core.contracts.info import InfoCommand
 from wings_core.contracts.reads import ALL, PartitionEntry
 from wings_core.contracts.tickets import FollowTicket, ScanTicket
-from wings_core.errors import (
-    OffsetOutOfRange,
-    SchemaMismatch,
-    Unavailable,
-    WingsError,
-)
+from wings_core.errors import OffsetOutOfRange, SchemaMismatch, Unavailable, WingsError
 from wings_core.partitions import JsonScalar
 from wings_core.times import Deadline
 

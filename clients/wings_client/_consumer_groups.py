@@ -206,11 +206,7 @@ class ConsumerGroupCalls(AdminCalls):
         else:
             where = wire_offset(to)
         body = build(
-            ResetGroup,
-            "reset_consumer_group",
-            consumer=name,
-            topic=name_of(topic),
-            to=where,
+            ResetGroup, "reset_consumer_group", consumer=name, topic=name_of(topic), to=where
         )
         found = self._act("group-reset", body)["offsets"]
         return {each["partition"]: each["offset"] for each in found}

@@ -44,13 +44,7 @@ from wings_client._window import Send, Window, full
 from wings_client.arrow import RecordBatch
 from wings_core import tracing
 from wings_core.contracts.put import BatchMetadata, PutCommand
-from wings_core.errors import (
-    Internal,
-    InvalidArgument,
-    ResourceExhausted,
-    Unavailable,
-    WingsError,
-)
+from wings_core.errors import Internal, InvalidArgument, ResourceExhausted, Unavailable, WingsError
 from wings_core.partitions import Partition, partition_of
 from wings_core.times import Deadline
 
@@ -527,8 +521,5 @@ def _metadata(timestamp: str | None, expected_offset: int | None) -> bytes | Non
     if timestamp is None and expected_offset is None:
         return None
     return build(
-        BatchMetadata,
-        "batch",
-        timestamp=timestamp,
-        expected_offset=expected_offset,
+        BatchMetadata, "batch", timestamp=timestamp, expected_offset=expected_offset
     ).to_bytes()

@@ -24,12 +24,7 @@ from wings_core.contracts.tickets import (
     FollowTicket,
     ScanTicket,
 )
-from wings_core.errors import (
-    InvalidFilter,
-    InvalidTicket,
-    PartitionRequired,
-    SchemaMismatch,
-)
+from wings_core.errors import InvalidFilter, InvalidTicket, PartitionRequired, SchemaMismatch
 from wings_core.partitions import any_partition_value
 from wings_core.times import Deadline
 

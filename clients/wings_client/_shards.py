@@ -40,13 +40,7 @@ class ShardCalls(AdminCalls):
         Raises:
             InvalidArgument: An id is empty, too long, or there twice.
         """
-        body = build(
-            ShardOpen,
-            "open_shards",
-            source=source,
-            token=token,
-            shards=tuple(shards),
-        )
+        body = build(ShardOpen, "open_shards", source=source, token=token, shards=tuple(shards))
         return _shards(self._act("shard-open", body))
 
     def acquire_shards(
@@ -103,14 +97,7 @@ class ShardCalls(AdminCalls):
             after: The first ones whose id is greater.
             limit: At most so many; 1 to 10,000.
         """
-        body = build(
-            ShardList,
-            "list_shards",
-            source=source,
-            state=state,
-            after=after,
-            limit=limit,
-        )
+        body = build(ShardList, "list_shards", source=source, state=state, after=after, limit=limit)
         return _shards(self._act("shard-list", body))
 
     def count_shards(self, source: str) -> ShardCounts:

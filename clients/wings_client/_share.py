@@ -462,12 +462,7 @@ def acknowledge(
         WingsError: The call as a whole failed; which entries were carried out is unknown.
     """
     body = build(
-        Acknowledge,
-        "acknowledge",
-        group=group,
-        topic=topic,
-        member=member,
-        acks=tuple(entries),
+        Acknowledge, "acknowledge", group=group, topic=topic, member=member, acks=tuple(entries)
     )
     answer = transport.act("share-acknowledge", body, repeatable=repeatable)
     return [None if each["code"] is None else error_from_json(each) for each in answer["results"]]

@@ -428,12 +428,7 @@ class StageCalls(AdminCalls):
             prefix: Delete also the stages whose ids begin with this, at most 10,000 at a time.
         """
         body = build(
-            StageAbort,
-            "abort",
-            writer=writer,
-            batch=batch,
-            stages=_ids(stages),
-            prefix=prefix,
+            StageAbort, "abort", writer=writer, batch=batch, stages=_ids(stages), prefix=prefix
         )
         return parsed(Aborted, self._act("stage-abort", body))
 

@@ -158,11 +158,7 @@ def _pem(certificate: "Certificate") -> bytes:
 
 
 def _key_pem(key: "EllipticCurvePrivateKey") -> bytes:
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 

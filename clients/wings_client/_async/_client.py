@@ -15,21 +15,12 @@ from wings_client._admin import TopicRef
 from wings_client._arguments import OffsetValue, checked, checked_with, instance_of
 from wings_client._async._consumers import AsyncConsumer, AsyncShareConsumer, AsyncWorker
 from wings_client._async._pool import WorkerPool
-from wings_client._async._streams import (
-    AsyncChunks,
-    AsyncFollow,
-    AsyncManyFollow,
-    AsyncReadResult,
-)
+from wings_client._async._streams import AsyncChunks, AsyncFollow, AsyncManyFollow, AsyncReadResult
 from wings_client._async._writers import AsyncProducer, AsyncStage, AsyncTransactions
 from wings_client._chunks import OnDataLoss
 from wings_client._client import Client
 from wings_client._model import PartitionValue
-from wings_client._read_options import (
-    OffsetsValue,
-    PartitionsValue,
-    ReadKeywords,
-)
+from wings_client._read_options import OffsetsValue, PartitionsValue, ReadKeywords
 from wings_client._results import ReadResult
 from wings_client._retry import Retry
 from wings_client._scan import Follow, ManyFollow

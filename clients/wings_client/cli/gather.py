@@ -12,19 +12,8 @@ from rich.progress import Progress, TextColumn
 
 from wings_client import Topic
 from wings_client.cli.endpoint import connected, is_absent, short_name
-from wings_client.cli.options import (
-    DEFAULT,
-    FormatOption,
-    ReadingOptions,
-    grouped,
-)
-from wings_client.cli.output import (
-    Format,
-    Writer,
-    check_output,
-    stream_writer,
-    terminal_progress,
-)
+from wings_client.cli.options import DEFAULT, FormatOption, ReadingOptions, grouped
+from wings_client.cli.output import Format, Writer, check_output, stream_writer, terminal_progress
 from wings_client.cli.values import (
     Offset,
     count_of,

@@ -68,12 +68,7 @@ def create(
     create that first, or start the server with WINGS_ROOT_TOKEN.
     """
     body = build(
-        TokenCreate,
-        "token",
-        name=name,
-        grants=tuple(grant),
-        expires=expires,
-        quotas=_quotas(quota),
+        TokenCreate, "token", name=name, grants=tuple(grant), expires=expires, quotas=_quotas(quota)
     )
     created = act(endpoint, "token-create", body, repeatable=False)
     sys.stderr.write(f"{created['name']}: {', '.join(created['grants'])}; keep what follows\n")

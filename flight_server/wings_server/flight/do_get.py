@@ -24,12 +24,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wings_core.batches import empty_batch
-from wings_core.contracts.chunks import (
-    EndReason,
-    chunk_metadata,
-    end_metadata,
-    many_end_metadata,
-)
+from wings_core.contracts.chunks import EndReason, chunk_metadata, end_metadata, many_end_metadata
 from wings_core.contracts.share import AcquireEnd, acquire_end_metadata, acquired_metadata
 from wings_core.contracts.sql import SqlBody
 from wings_core.contracts.tickets import AcquireTicket, AnyRead, FetchTicket, ScanTicket

@@ -30,15 +30,7 @@ from wings_server.kafka import (
 )
 from wings_server.kafka.fetch import Fetches, delete_records, leader_epochs, list_offsets
 from wings_server.kafka.group_requests import keep_forever
-from wings_server.kafka.messages import (
-    Api,
-    Head,
-    Request,
-    Values,
-    api_versions,
-    head_of,
-    parse,
-)
+from wings_server.kafka.messages import Api, Head, Request, Values, api_versions, head_of, parse
 from wings_server.kafka.produce import Producer
 from wings_server.kafka.service import Brokers, KafkaService
 from wings_server.kafka.transaction_requests import expire_forever
