@@ -62,8 +62,10 @@ class Membership:
         self._lease_seconds = lease_seconds
         self._node: Node | None = None
         self._live: tuple[Node, ...] = ()
-        self._heard = True
-        """Whether the last renewal succeeded."""
+        self._heard_at = 0.0
+        """When the last renewal that succeeded began, by the monotonic clock."""
+        self._silence: str | None = None
+        """Why the last renewal failed; None where it did not."""
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wings-membership", daemon=True)
 
@@ -91,6 +93,12 @@ class Membership:
         """Return the live nodes as last read, in the order of `addresses`."""
         return self._live
 
+    @property
+    def silence(self) -> str | None:
+        """Why this node's lease was not renewed before it ended; None while it is listed."""
+        is_over = time.monotonic() > self._heard_at + self._lease_seconds
+        return self._silence if is_over else None
+
     def leave(self) -> None:
         """Deregister this node; waits for a renewal in progress."""
         if self._node is None:
@@ -116,6 +124,7 @@ class Membership:
             self._renew(self._node)
 
     def _renew(self, node: Node) -> None:
+        began = time.monotonic()
         try:
             live = self._nodes.renew(node, self._lease_seconds)
         except WingsError as error:
@@ -126,19 +135,19 @@ class Membership:
             # listed again.
             self._note_silence(f"{type(error).__name__}: {error}", exc_info=True)
             return
-        if not self._heard:
+        if self._silence is not None:
             _lease_logger.info("this node is listed again")
-        self._heard = True
+        self._heard_at, self._silence = began, None
         own = next((at for at, each in enumerate(live) if each.address == node.address), 0)
         self._live = (*live[own:], *live[:own])
 
     def _note_silence(self, reason: str, *, exc_info: bool = False) -> None:
         """Log the first of consecutive failed renewals; the next heartbeat retries."""
-        if self._heard:
+        if self._silence is None:
             _lease_logger.warning(
                 "this node is not listed for now", reason=reason, exc_info=exc_info
             )
-        self._heard = False
+        self._silence = reason
 
 
 class GroupNode:

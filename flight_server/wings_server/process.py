@@ -154,6 +154,7 @@ class Server:
             if settings.is_node:
                 started.callback(membership.leave)
                 membership.join(own)
+                log.membership = membership
             else:
                 log.alone = own
             if self._siblings is not None:

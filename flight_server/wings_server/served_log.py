@@ -27,7 +27,7 @@ from wings_core.share.replica.copies import HoldsCopies, ReplicaCopies
 from wings_core.sql import Sql
 from wings_core.tables import Catalog, Tables
 from wings_server.log_standing import History, Standings
-from wings_server.nodes import GroupNode
+from wings_server.nodes import GroupNode, Membership
 from wings_server.tls import Tls
 
 Body = TypeVar("Body", bound=ActionBody)
@@ -60,6 +60,7 @@ class ServedLog(Log):
         tables: Commits segments to the tables of topics, or None.
         backups: Backups in progress at this process.
         consumer_groups: Runs consumer groups, once this process is served; None before.
+        membership: The lease of this node, once served; None of a server without other nodes.
         on_publish: Called with the result of each `stage-publish`; counts it once served.
         tls: The certificate of the listeners that serve it; None without TLS.
         standings: Reads the state of topics, consumers and groups for overviews.
@@ -78,6 +79,7 @@ class ServedLog(Log):
         metadata = parts.metadata
         self.consumer_groups: GroupNode | None = None
         self.on_publish: Callable[[PublishResult], None] = lambda published: None
+        self.membership: Membership | None = None
         self.tls: Tls | None = None
         self.tables: Tables | None = None
         if catalog is not None:

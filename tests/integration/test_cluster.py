@@ -12,11 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, code_of, create_topic, get, numbers, push, ticket_of
 from held_address import held_address
+from waiting import until as until_holds
 
 import wings_client
 from wings_client import Retry
@@ -322,6 +324,24 @@ def test_a_metadata_service_drains_and_ends_with_status_0(tmp_path: Path) -> Non
         assert metadata.terminate() == 0
         assert polled.result(SECONDS).table.num_rows == 0
         assert node.terminate() == 0
+
+
+def test_a_node_that_cannot_reach_metadata_is_not_ready_until_it_can(cluster: Cluster) -> None:
+    short = {"WINGS_NODE_LEASE_SECONDS": "0.5"}
+    flags = ("--metadata", cluster.metadata.address)
+    with server_process(cluster.nodes[0].data_dir, flags=flags, environment=short) as node:
+
+        def ready() -> httpx.Response:
+            return httpx.get(f"{node.http}/readyz")
+
+        assert ready().status_code == 200
+        cluster.metadata.kill()
+        until_holds(lambda: ready().status_code == 503)
+        assert "this node is not listed: " in ready().json()["message"]
+        cluster.start_metadata()
+        until_holds(lambda: ready().status_code == 200)
+    for client in cluster.clients:
+        until(partial(act, client, "list-namespaces"))
 
 
 def test_a_node_that_knows_an_earlier_schema_looks_again(

@@ -119,7 +119,7 @@ def create_app(
         """Return 200 while the server accepts requests.
 
         Returns 503 while it starts or drains, and, with the reason, while pushes are rejected for
-        lack of disk space.
+        lack of disk space, and of a node whose lease ended because it cannot reach metadata.
         """
         del request
         if not ready():
@@ -127,6 +127,9 @@ def create_app(
         disk = None if service is None else service.log.disk
         if disk is not None and disk.refusal is not None:
             raise Unavailable(disk.refusal)
+        membership = None if service is None else service.log.membership
+        if membership is not None and membership.silence is not None:
+            raise Unavailable(f"this node is not listed: {membership.silence}")
         damage = None if service is None else service.log.shares.coordinator.damage
         return _json(Readiness(share_groups=None if damage is None else damage.message))
 
