@@ -27,6 +27,7 @@ from wings_core.contracts.actions import (
     AlterTopic,
     ColumnSpec,
     CreateTopic,
+    DeleteOffsets,
     GetOffsets,
     ListNamespaces,
     ListTopics,
@@ -287,6 +288,20 @@ class AdminCalls:
             topic=None if topic is None else name_of(topic),
         )
         found = self._act("get-offsets", body)["offsets"]
+        return [parsed(ConsumerOffset, each) for each in found]
+
+    def delete_offsets(self, consumer: str, topic: TopicRef | None = None) -> list[ConsumerOffset]:
+        """Delete a named consumer's offsets, of one topic or of all; returns those that it had.
+
+        Nobody lists the consumer, and its lag, from then on; one that starts again begins anew.
+
+        Raises:
+            TopicNotFound: There is no such topic.
+            FencedMember: The consumer group of this name has members.
+        """
+        name = None if topic is None else name_of(topic)
+        body = build(DeleteOffsets, "delete_offsets", consumer=consumer, topic=name)
+        found = self._act("delete-offsets", body, repeatable=False)["offsets"]
         return [parsed(ConsumerOffset, each) for each in found]
 
     def resolve_offset(

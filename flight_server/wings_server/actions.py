@@ -18,6 +18,7 @@ import pyarrow as pa
 from wings_core.contracts.actions import (
     AlterTopic,
     CreateTopic,
+    DeleteOffsets,
     GetOffsets,
     ListNamespaces,
     ListNodes,
@@ -249,6 +250,16 @@ def get_offsets(log: Log, body: GetOffsets) -> Json:
     """Return a named consumer's next offsets."""
     uuid = None if body.topic is None else _topic(log, body.topic).uuid
     return describe_offsets(log.registry.get_offsets(body.consumer, uuid))
+
+
+@ACTIONS.add("delete-offsets", DeleteOffsets)
+def delete_offsets(log: ServedLog, body: DeleteOffsets) -> Json:
+    """Delete a named consumer's next offsets; returns those that it had."""
+    uuid = None if body.topic is None else _topic(log, body.topic).uuid
+    deleted = describe_offsets(log.registry.get_offsets(body.consumer, uuid))
+    with looking_at_members(log, body.consumer, None):
+        log.registry.forget_offsets(body.consumer, uuid)
+    return deleted
 
 
 @ACTIONS.add("stage-publish", StagePublish)

@@ -766,6 +766,11 @@ def test_consumers_namespaces_and_nodes_are_listed(
     assert summary == "4 messages behind in 2 partitions"
     missing = wings("consumer", "describe", "nobody")
     assert (missing.status, missing.err) == (1, "wings: no consumer nobody has committed offsets\n")
+    would = wings("consumer", "delete", name, "--topic", topic, "--dry-run")
+    assert would.out == f"would delete the offsets of {name} in 2 partitions\n"
+    deleted = wings("consumer", "delete", name, "--yes")
+    assert deleted.out == f"{name} has no offsets in 2 partitions any more\n"
+    assert wings("consumer", "delete", name, "--yes").status == 1
     assert "default " in wings("namespace", "list").out
     (shown,) = wings("node", "list").out.splitlines()[2:]
     assert shown.startswith(server.flight)

@@ -243,6 +243,7 @@ def test_a_commit_is_fenced_by_what_its_member_holds(
     ):
         error = refused(client, "commit-offsets", consumer=group, offsets=entry, **keys)
         assert error["code"] == "FENCED_MEMBER"
+    assert refused(client, "delete-offsets", consumer=group)["code"] == "FENCED_MEMBER"
     for name, (number, _) in found.items():
         beat(client, group, name, -1)
         assert (

@@ -39,6 +39,7 @@ BODIES: dict[str, tuple[str, Json]] = {
     "offset-for-timestamp": ("read", {"topic": MINE, "timestamp": "2026-01-01T00:00:00Z"}),
     "commit-offsets": ("read", {"consumer": "c", "offsets": [{"topic": MINE, "offset": 0}]}),
     "get-offsets": ("read", {"consumer": "c", "topic": MINE}),
+    "delete-offsets": ("read", {"consumer": "c", "topic": MINE}),
     "group-heartbeat": (
         "read",
         {"consumer": "members", "member": "m", "member_epoch": 0, "topics": [MINE]},

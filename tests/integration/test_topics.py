@@ -195,6 +195,9 @@ def test_named_consumers_remember_where_they_read_on(
     )
     again = act(client, "get-offsets", consumer="billing")["offsets"]
     assert [o["offset"] for o in again if o["topic"] == full(keyed)] == [7, 1]
+    assert act(client, "delete-offsets", consumer="billing", topic=keyed)["offsets"] == again
+    assert act(client, "get-offsets", consumer="billing") == {"offsets": []}
+    assert act(client, "delete-offsets", consumer="billing") == {"offsets": []}
 
 
 @pytest.mark.parametrize(
@@ -270,7 +273,8 @@ def test_the_actions_are_listed(client: flight.FlightClient) -> None:
     assert {
         "create-topic", "describe-topic", "delete-topic", "alter-topic", "list-topics",
         "create-namespace", "delete-namespace", "list-namespaces", "partition-states",
-        "offset-for-timestamp", "commit-offsets", "get-offsets", "stage-publish", "stage-abort",
+        "offset-for-timestamp", "commit-offsets", "get-offsets", "delete-offsets",
+        "stage-publish", "stage-abort",
         "maintain",
     } <= set(actions)  # fmt: skip
     assert all(actions.values())

@@ -242,6 +242,7 @@ class AsyncClient(AsyncClosing):
     offset_for_timestamp = _awaited(Client.offset_for_timestamp)
     commit_offsets = _awaited(Client.commit_offsets)
     committed_offsets = _awaited(Client.committed_offsets)
+    delete_offsets = _awaited(Client.delete_offsets)
     resolve_offset = _awaited(Client.resolve_offset)
     resolve_offsets = _awaited(Client.resolve_offsets)
 

@@ -92,7 +92,8 @@ LISTED = {
     "tail": _Listed("Data", "Show the messages of all partitions of a topic as they arrive."),
     "share": _Listed("Queue", "Share a topic among workers, as a queue."),
     "consumer": _Listed(
-        "Admin", "Look at named consumers: how far each is behind, groups included."
+        "Admin",
+        "Look at named consumers, groups included; delete offsets of those gone for good.",
     ),
     "group": _Listed("Admin", "Look at consumer groups, and reset them."),
     "namespace": _Listed("Admin", "Look at namespaces."),

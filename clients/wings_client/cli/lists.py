@@ -14,8 +14,11 @@ from wings_client.cli.options import (
     DEFAULT,
     PARTITIONS_SHOWN_MAX,
     ConsumerArgument,
+    DryRunOption,
     EndpointOption,
     FormatOption,
+    YesOption,
+    goes_on,
 )
 from wings_client.cli.output import write_list
 from wings_client.cli.profiles import DEFAULT as DEFAULT_PROFILE
@@ -28,7 +31,7 @@ from wings_core.errors import InvalidArgument
 consumer = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
-    help="Look at named consumers: how far each is behind, groups included.",
+    help="Look at named consumers, groups included; delete offsets of those gone for good.",
 )
 
 namespace = typer.Typer(no_args_is_help=True, rich_markup_mode=MARKUP, help="Look at namespaces.")
@@ -157,6 +160,34 @@ def describe(
     typer.echo(
         f"{count_of(found.lag, 'message')} behind in {count_of(partitions, 'partition')}{rest}"
     )
+
+
+@consumer.command()
+def delete(
+    name: ConsumerArgument,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Its offsets in this topic alone.")
+    ] = None,
+    *,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Delete the offsets of a consumer that is gone for good, so that nothing lists its lag.
+
+    Asks for confirmation on a terminal; elsewhere `--yes` is required.
+
+        $ wings consumer delete nightly --yes
+    """
+    with connected(endpoint, topic or "") as client:
+        found = client.committed_offsets(name, topic)
+        if not found:
+            raise InvalidArgument(f"no consumer {name:.80} has committed offsets")
+        question = f"Delete the offsets of {name} in {count_of(len(found), 'partition')}"
+        if not goes_on(question, yes=yes, dry_run=dry_run):
+            return
+        deleted = client.delete_offsets(name, topic)
+    typer.echo(f"{name} has no offsets in {count_of(len(deleted), 'partition')} any more")
 
 
 @namespace.command("list")

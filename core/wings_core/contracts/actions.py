@@ -247,6 +247,10 @@ class GetOffsets(ActionBody):
     """Name of the topic; None for all topics."""
 
 
+class DeleteOffsets(GetOffsets):
+    """The body of `delete-offsets`."""
+
+
 class _StageBody(ActionBody):
     """Keys common to the actions on stages."""
 
