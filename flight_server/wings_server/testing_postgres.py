@@ -99,7 +99,7 @@ class PostgresServer:
     Args:
         directory: For its programs and its data.
         sync: Whether what it commits is synced to the disk, as it is in earnest.
-        primary: A server that runs, of which this one becomes a standby; None: of none.
+        primary: A server that runs, as whose standby this one starts; None: of none.
 
     Raises:
         RuntimeError: There is no PostgreSQL on this machine.
@@ -118,34 +118,8 @@ class PostgresServer:
             directory.chmod(0o711)
         self._programs = programs
         self._data = directory / "data"
-        self._data.mkdir(mode=0o700)
         self._log = directory / "log"
-        if self._user is not None:
-            os.chown(self._data, self._user, self._user)
-        password = directory / "password"
-        password.write_text(_verifier(PASSWORD))
-        if self._user is not None:
-            os.chown(password, self._user, self._user)
-        if primary is None:
-            self._run(
-                "initdb",
-                "--username=wings",
-                f"--pwfile={password}",
-                "--auth=scram-sha-256",
-                "--encoding=UTF8",
-                "--locale=C",
-                "--no-sync",
-            )
-        else:
-            # With what it needs to follow the primary, and to start as a standby.
-            replicated = primary.url.removesuffix("/postgres")
-            self._run(
-                "pg_basebackup",
-                f"--dbname={replicated}",
-                "--write-recovery-conf",
-                "--no-sync",
-                "--checkpoint=fast",
-            )
+        self._sync = sync
         # Bound until `close`, or its port might be another process's while it is down.
         self._holder = socket.socket()
         self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -153,14 +127,22 @@ class PostgresServer:
         self.port: int = self._holder.getsockname()[1]
         if sys.platform != "linux":
             self._holder.close()  # Elsewhere the server could not be bound to it, too.
-        with (self._data / "postgresql.conf").open("a") as settings:
-            settings.write(
-                f"port = {self.port}\nlisten_addresses = '127.0.0.1'\n"
-                "unix_socket_directories = ''\nmax_connections = 100\nshared_buffers = 32MB\n"
-                "deadlock_timeout = 200ms\ndynamic_shared_memory_type = mmap\n"
-                + ("" if sync else "fsync = off\nfull_page_writes = off\n")
-            )
         self._process: subprocess.Popen[bytes] | None = None
+        if primary is not None:
+            self.follow(primary)
+            return
+        password = directory / "password"
+        password.write_text(_verifier(PASSWORD))
+        if self._user is not None:
+            os.chown(password, self._user, self._user)
+        self._make_data(
+            "initdb",
+            "--username=wings",
+            f"--pwfile={password}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+        )
 
     @property
     def url(self) -> str:
@@ -186,19 +168,30 @@ class PostgresServer:
 
         A commit waits for it: no commit ends before it is there, nor once it is gone.
         """
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
         with tempfile.TemporaryDirectory(prefix="wings-postgres-") as directory:
             standby = PostgresServer(Path(directory), sync=True, primary=self)
-            standby.start()
             try:
-                with psycopg.connect(self.url, autocommit=True) as connection:
-                    connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-                    connection.execute("SELECT pg_reload_conf()")
                 yield standby
             finally:
                 standby.close()
 
+    def follow(self, primary: "PostgresServer") -> None:
+        """Start this stopped server as a standby of `primary`, whose data replaces its own."""
+        # With what it needs to follow the primary, and to start as a standby.
+        replicated = primary.url.removesuffix("/postgres")
+        self._make_data(
+            "pg_basebackup",
+            f"--dbname={replicated}",
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+        )
+        self.start()
+
     def promote(self) -> None:
-        """Make a standby a server of its own, which takes writes once this returns."""
+        """Make a standby a primary; its commits wait until another server follows it."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("SELECT pg_promote()")
 
@@ -270,15 +263,27 @@ class PostgresServer:
         listed = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         return [int(each) for each in listed.read_text().split()] if listed.exists() else []
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _make_data(self, program: str, *arguments: str) -> None:
+        """Make its data anew by one of PostgreSQL's programs."""
+        shutil.rmtree(self._data, ignore_errors=True)
+        self._data.mkdir(mode=0o700)
+        if self._user is not None:
+            os.chown(self._data, self._user, self._user)
         subprocess.run(
-            [self._programs / program, "-D", self._data, *arguments],
+            [self._programs / program, "-D", self._data, "--no-sync", *arguments],
             check=True,
             capture_output=True,
             timeout=120,
             user=self._user,
             cwd="/",
         )
+        with (self._data / "postgresql.conf").open("a") as settings:
+            settings.write(
+                f"port = {self.port}\nlisten_addresses = '127.0.0.1'\n"
+                "unix_socket_directories = ''\nmax_connections = 100\nshared_buffers = 32MB\n"
+                "deadlock_timeout = 200ms\ndynamic_shared_memory_type = mmap\n"
+                + ("" if self._sync else "fsync = off\nfull_page_writes = off\n")
+            )
 
 
 @contextmanager

@@ -273,8 +273,10 @@ def test_nodes_postgres_and_the_service_are_killed_under_load(
         assert PASSWORD not in checked.stdout + checked.stderr
 
 
-@pytest.mark.timeout(280)
-def test_nodes_go_on_at_a_standby_that_was_promoted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "failovers", [1, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+)
+def test_nodes_go_on_at_a_standby_that_was_promoted(tmp_path: Path, failovers: int) -> None:
     with ExitStack() as stack:
         primary = stack.enter_context(postgres_server(sync=True))
         database = primary.new_database()
@@ -283,11 +285,16 @@ def test_nodes_go_on_at_a_standby_that_was_promoted(tmp_path: Path) -> None:
         url = database.replace(f"127.0.0.1:{primary.port}", both)
         nodes = StatelessNodes(f"{url}?target_session_attrs=read-write", tmp_path, stack)
 
-        def fail_over() -> None:
-            primary.kill()
-            standby.promote()
+        pair = [primary, standby]
 
-        under_load(nodes.endpoints, [fail_over])
+        def fail_over() -> None:
+            old, new = pair
+            old.kill()
+            new.promote()
+            old.follow(new)
+            pair.reverse()
+
+        under_load(nodes.endpoints, [fail_over] * failovers)
 
 
 def kill_one_of_its_processes(server: ServerProcess) -> None:

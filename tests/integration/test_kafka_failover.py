@@ -125,6 +125,7 @@ def test_records_outlive_a_failover_of_postgres(tmp_path: Path) -> None:
                 load.goes_on()
                 primary.kill()
                 standby.promote()
+                primary.follow(standby)
                 load.goes_on()
             found = {partition: values_of(rdkafka, partition) for partition in range(PARTITIONS)}
     everything = Counter(value for values in found.values() for value in values)

@@ -93,6 +93,11 @@ def test_planted_bugs_are_as_many_as_the_page_says(simulation: str, path: str) -
             "integration/test_stage_crash.py",
             "test_a_publish_that_a_crash_interrupts_is_done_once_and_as_a_whole",
         ),
+        (
+            "PostgreSQL fails over",
+            "integration/test_cluster_faults.py",
+            "test_nodes_go_on_at_a_standby_that_was_promoted",
+        ),
     ],
 )
 def test_crashes_are_as_many_as_the_page_says(fault: str, path: str, test: str) -> None:
