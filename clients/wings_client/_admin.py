@@ -293,7 +293,8 @@ class AdminCalls:
     def delete_offsets(self, consumer: str, topic: TopicRef | None = None) -> list[ConsumerOffset]:
         """Delete a named consumer's offsets, of one topic or of all; returns those that it had.
 
-        Nobody lists the consumer, and its lag, from then on; one that starts again begins anew.
+        All are those that the caller may read. Nobody lists the consumer, and its lag, from then
+        on; one that starts again begins anew.
 
         Raises:
             TopicNotFound: There is no such topic.

@@ -6,7 +6,7 @@ function's docstring is its description in Flight's ListActions and the OpenAPI 
 
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict
 from itertools import groupby, islice, repeat
 from operator import attrgetter, itemgetter
@@ -62,13 +62,13 @@ from wings_core.contracts.tickets import (
     BackupFiles,
     BackupRead,
 )
-from wings_core.errors import InvalidArgument
+from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.log import Log
 from wings_core.model import ConsumerCommit, PartitionState, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from wings_core.partitions import Partition, partition_of, partitions_of
 from wings_core.security.principal import CALLER
-from wings_core.security.rights import Grant
+from wings_core.security.rights import Grant, Right
 from wings_core.security.tokens import Token, digest_of, new_secret, parse_expiry
 from wings_core.times import now_us
 from wings_server.group_actions import GROUP_ACTIONS, looking_at_members
@@ -254,12 +254,16 @@ def get_offsets(log: Log, body: GetOffsets) -> Json:
 
 @ACTIONS.add("delete-offsets", DeleteOffsets)
 def delete_offsets(log: ServedLog, body: DeleteOffsets) -> Json:
-    """Delete a named consumer's next offsets; returns those that it had."""
+    """Delete a named consumer's next offsets in topics that the caller may read; returns them."""
     uuid = None if body.topic is None else _topic(log, body.topic).uuid
-    deleted = describe_offsets(log.registry.get_offsets(body.consumer, uuid))
+    caller = CALLER.get()
+    offsets = log.registry.get_offsets(body.consumer, uuid)
+    deleted = [each for each in offsets if caller.may(Right.READ, str(each.topic))]
     with looking_at_members(log, body.consumer, None):
-        log.registry.forget_offsets(body.consumer, uuid)
-    return deleted
+        for name in dict.fromkeys(each.topic for each in deleted):
+            with suppress(TopicNotFound):  # Its offsets went with it.
+                log.registry.forget_offsets(body.consumer, log.admin.get_topic(name).uuid)
+    return describe_offsets(deleted)
 
 
 @ACTIONS.add("stage-publish", StagePublish)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from wings_core.contracts.actions import (
-    DeleteOffsets,
     GetOffsets,
     ListTopics,
     Maintain,
@@ -87,12 +86,6 @@ def _somewhere(_: Log, __: Any) -> list[str]:
 
 def _consumed(_: Log, body: GetOffsets | ConsumerLag | HistoryBody) -> list[str]:
     return [SOMEWHERE if body.topic is None else str(TopicName.parse(body.topic))]
-
-
-def _forgotten(log: Log, body: DeleteOffsets) -> list[str]:
-    if body.topic is not None:
-        return [str(TopicName.parse(body.topic))]
-    return sorted({str(each.topic) for each in log.registry.get_offsets(body.consumer)})
 
 
 def _maintained(_: Log, body: Maintain) -> list[str]:
@@ -274,7 +267,7 @@ ACTION_RULES: Mapping[str, Rule] = {
     "offset-for-timestamp": Rule(_READ, _topic),
     "commit-offsets": Rule(_READ, _offsets),
     "get-offsets": Rule(_READ, _consumed, _readable_offsets),
-    "delete-offsets": Rule(_READ, _forgotten),
+    "delete-offsets": Rule(_READ, _consumed),
     "group-heartbeat": Rule(_READ, _heartbeat_topics),
     "group-describe": Rule(_READ, _somewhere),
     "group-list": Rule(_READ, _somewhere),

@@ -382,6 +382,11 @@ def test_lists_show_what_may_be_seen(
     assert [len(each.endpoints) for each in reader.list_flights()] == [1]
     assert act(reader, "share-list") == []
     assert names_of(act(reader, "get-offsets", consumer="all")["offsets"], "topic") == [orders]
+    deleted = act(reader, "delete-offsets", consumer="all")["offsets"]
+    assert names_of(deleted, "topic") == [orders]
+    kept = act(root, "get-offsets", consumer="all")["offsets"]
+    assert names_of(kept, "topic") == [f"{OTHER}/topics/hidden"]
+    assert act(reader, "delete-offsets", consumer="all") == {"offsets": []}
     administrator, _ = granted(f"admin={DEFAULT}*")
     assert act(administrator, "list-topics") == []
     act(root, "delete-topic", topic="orders-1")

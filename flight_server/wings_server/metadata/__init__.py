@@ -1,1 +1,1 @@
-"""The metadata service: `metadata/interfaces.py` of the core over gRPC."""
+"""The metadata service: `metadata/interfaces/` of the core over gRPC."""
