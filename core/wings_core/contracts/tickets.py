@@ -132,7 +132,7 @@ class FetchTicket(ReadTicket, WaitingTicket):
     min_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 1
     """Number of messages to wait for."""
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
-    """Most messages to return."""
+    """Most messages (rows that pass the filter) to return; the read ends there."""
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:

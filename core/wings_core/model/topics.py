@@ -1,7 +1,7 @@
-"""Topics and their namespaces."""
+"""Topics, their configuration, namespaces and nodes."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -124,6 +124,15 @@ class TopicConfig(BaseModel):
             some = {key: getattr(kafka, key) for key in kafka.model_fields_set}
             given["kafka"] = self.kafka.model_copy(update=some)
         return self.model_copy(update=given)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse a stored configuration; unknown keys, of a later release, are ignored.
+
+        Raises:
+            ValueError: The text is not a configuration.
+        """
+        return cls.model_validate_json(text, extra="ignore")
 
     @property
     def merged_format(self) -> "PageFormat":

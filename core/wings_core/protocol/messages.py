@@ -79,15 +79,8 @@ def config_of(data: str) -> model.TopicConfig:
     if not data:
         return model.TopicConfig()
     try:
-        given = json.loads(data)
-        return model.TopicConfig(
-            **{
-                name: value
-                for name, value in given.items()
-                if name in model.TopicConfig.model_fields
-            }
-        )
-    except (ValueError, AttributeError) as error:
+        return model.TopicConfig.from_json(data)
+    except ValueError as error:
         raise InvalidArgument(f"not the configuration of a topic: {error}") from None
 
 

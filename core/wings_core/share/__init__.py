@@ -13,6 +13,6 @@ Read `model` first, then down the path of an acquire:
 Beside the path: `delivery/` reads the rows of leased ranges, `dead_letters/` writes and redrives
 what a group rejects, and `open` puts a coordinator together from its parts.
 
-Locks: `GroupTable._lock` is taken before `PartitionTable.lock`; neither is held together with
+Locks: `ShareGroupTable._lock` is taken before `PartitionTable.lock`; neither is held together with
 `Replica._lock`, which alone is held during a write to disk.
 """

@@ -34,7 +34,7 @@ def finished_by_all(
 
     Args:
         groups: Where the topic's are found.
-        describe: Tells where one stands, as `Coordinator.describe`.
+        describe: Tells where one stands, as `Positions.describe`.
         topic: Theirs.
 
     Raises:

@@ -19,7 +19,7 @@ from wings_core.data_directory import DataDirectory
 from wings_core.errors import WingsError
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.metadata.sqlite.files import CHECKSUMS, metadata_problems, open_to_check
-from wings_core.model import CommitBatch, StoredPage
+from wings_core.model import CommitBatch, StoredPage, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.storage.inline_folios import InlineFolios
@@ -171,3 +171,19 @@ def test_a_changed_byte_of_an_inline_page_is_found(tmp_path: Path) -> None:
     (problem,) = check_directory(tmp_path).problems
     assert "checksum" in problem.message
     assert problem.folio == folio.name
+
+
+def test_a_key_that_a_later_release_added_to_a_topic_is_ignored(tmp_path: Path) -> None:
+    """As where nodes of two releases share a database."""
+    name = DEFAULT_NAMESPACE.topic("t")
+    with DataDirectory.open(tmp_path) as directory, SqliteMetadata(directory.metadata) as metadata:
+        metadata.admin.create_topic(name, ROWS.schema, config=TopicConfig(retention_ms=5))
+        file = directory.metadata
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE topics SET config = json_set(config, '$.owner', 'a team')")
+        connection.commit()
+    with DataDirectory.open(tmp_path) as directory, SqliteMetadata(directory.metadata) as metadata:
+        assert metadata.admin.get_topic(name).config == TopicConfig(retention_ms=5)
+        altered = metadata.admin.alter_topic(name, TopicConfig(batch_bytes_max=7))
+        assert altered.config == TopicConfig(retention_ms=5, batch_bytes_max=7)
+        assert len(metadata.registry.partition_states(altered.uuid)) == 1

@@ -132,7 +132,7 @@ def _check_fence(
 
 @lru_cache(CONFIGS_KEPT_MAX)
 def _is_numbered(config: str) -> bool:
-    return TopicConfig.model_validate_json(config).kafka is not None
+    return TopicConfig.from_json(config).kafka is not None
 
 
 def _load(connection: Connection, consumer: str) -> StoredGroup:

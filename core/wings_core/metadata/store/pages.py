@@ -119,7 +119,7 @@ def _always_there(partition_key: str | None, config: str) -> list[Partition]:
     """Return the partitions that a topic has before their first message."""
     if partition_key is None:
         return [UNPARTITIONED]
-    kafka = TopicConfig.model_validate_json(config).kafka
+    kafka = TopicConfig.from_json(config).kafka
     return [] if kafka is None else [Partition(str(number)) for number in range(kafka.partitions)]
 
 

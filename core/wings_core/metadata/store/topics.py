@@ -182,7 +182,7 @@ class DatabaseAdmin(Admin):
             ).fetchone()
             if row is None:
                 raise RunAgain("the topic was deleted meanwhile")
-            before = TopicConfig.model_validate_json(row[0])
+            before = TopicConfig.from_json(row[0])
             changed = _checked(replace(topic, config=before.changed(config)), before)
             connection.execute(
                 "UPDATE topics SET config = %s WHERE uuid = %s",
@@ -537,7 +537,7 @@ def _topic(
         uuid=uuid,
         schema=pa.ipc.read_schema(pa.py_buffer(schema)),
         partition_key=partition_key,
-        config=TopicConfig.model_validate_json(config),
+        config=TopicConfig.from_json(config),
         created_at=created_at,
         earlier_schemas=schemas_of(earlier_schemas),
     )

@@ -3,7 +3,7 @@
 `PartitionTable` has what a coordinator knows of partitions from the replicas. One lock guards the
 state of all of them, and is never held while an effect is under way.
 
-`GroupTable` has the groups, each with its index, and their followers (calls that wait, streams).
+`ShareGroupTable` has the groups, each with its index, and their followers (waiting calls, streams).
 They hear at once of a group that is altered or deleted here, and of other nodes' changes by a
 look-up from time to time, one for all followers of a group.
 """
