@@ -1,15 +1,16 @@
-"""A server under load of all kinds for minutes: what it uses stays level, and none is refused."""
+"""A server under load of all kinds for hours: what it uses stays level, and none is refused."""
 
 import itertools
 import os
 import statistics
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pyarrow as pa
@@ -18,14 +19,24 @@ import pytest
 from flight_calls import act, create_topic, get, put_stream, ticket_of
 from http_calls import NAMESPACE, push_body
 from share_calls import Member, create_group
+from test_kafka import Rdkafka, taken
 from waiting import until
 
+import wings_client
+from wings_core.check import check_directory
 from wings_core.storage.segments import OPEN_SEGMENTS_MAX
 from wings_server.testing import ServerProcess, server_process
 
 MIB = 1024 * 1024
 KEYS = ("a", "b", "c")
-SAMPLES = 60
+SOAK_MINUTES = int(os.environ.get("SOAK_MINUTES", "120"))
+SAMPLES_PER_MINUTE = 6
+PAUSE_SECONDS = 0.2
+"""Between the turns of a client: what is looked for comes with time, not with speed."""
+STEPS = 10
+"""Rows of a transaction, and records of Kafka's producer, in a turn."""
+LAG_ROWS_MAX = 20_000
+"""Rows that no worker took, or no commit of the table: more than some seconds of load."""
 READERS_FEW, READERS = 20, 200
 READER_BYTES = 4 * MIB
 """What a reader that reads nothing may cost: what gRPC and Arrow have ready for it."""
@@ -48,16 +59,40 @@ class Use(NamedTuple):
     segments: int
     """Open ones: as many as there are, up to `OPEN_SEGMENTS_MAX`. A segment is there while it has a
     page of any topic, so how soon there are no more of them is the machine's matter."""
+    files: int
+    """In its directory."""
+    disk_bytes: int
+    """Of those."""
 
 
 def use_of(server: ServerProcess) -> Use:
+    """Return what a server and the processes that it started use."""
     process = Path(f"/proc/{server.pid}")
+    started = [each.read_text().split() for each in process.glob("task/*/children")]
+    used = [Use(0, 0, 0, 0, *_files_of(server.data_dir))]
+    for pid in (server.pid, *itertools.chain(*started)):
+        with suppress(OSError):  # It has ended meanwhile.
+            used.append(_use_of(Path(f"/proc/{pid}")))
+    return Use(*map(sum, zip(*used, strict=True)))
+
+
+def _use_of(process: Path) -> Use:
     lines = (process / "status").read_text(encoding="ascii").splitlines()
     found = dict(line.split(":", 1) for line in lines)
     resident = int(found["RssAnon"].split()[0]) * 1024
     opened = list(_opened(process / "fd"))
     segments = sum(name.endswith((".segment", ".segment (deleted)")) for name in opened)
-    return Use(resident, int(found["Threads"]), len(opened) - segments, segments)
+    return Use(resident, int(found["Threads"]), len(opened) - segments, segments, 0, 0)
+
+
+def _files_of(directory: Path) -> tuple[int, int]:
+    """Return how many files there are, and their bytes."""
+    sizes: list[int] = []
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                sizes.append(Path(parent, name).stat().st_size)
+    return len(sizes), sum(sizes)
 
 
 def _opened(descriptors: Path) -> Iterator[str]:
@@ -97,21 +132,43 @@ class Load:
                 *((self.work, number) for number in range(2)),
                 (self.manage, 0),
                 *((self.use_http, number) for number in range(2)),
+                (self.transact, 0),
+                (self.use_kafka, 0),
+                (self.query, 0),
+                (self.fill_table, 0),
+                (self.read_table, 0),
             )
         ]
 
-    def run(self, seconds: float) -> list[Use]:
-        """Run all of them so long; return what the server used at regular times."""
+    def run(self, minutes: int, say: Callable[[str], None]) -> list[Use]:
+        """Run all of them so long; return what the server used at regular times.
+
+        Args:
+            minutes: How long.
+            say: Called with a line each minute.
+        """
         used: list[Use] = []
         for thread in self._threads:
             thread.start()
-        for _ in range(SAMPLES):
-            time.sleep(seconds / SAMPLES)
-            used.append(use_of(self._server))
+        for minute in range(minutes):
+            for _ in range(SAMPLES_PER_MINUTE):
+                time.sleep(60 / SAMPLES_PER_MINUTE)
+                used.append(use_of(self._server))
+            lag = self.lag()
+            say(f"{minute + 1} min: {used[-1]}, lag {lag}, {self.turns.total()} turns")
+            if self.failed or max(lag) > LAG_ROWS_MAX:
+                break
         self._stopping.set()
         for thread in self._threads:
             thread.join()
         return used
+
+    def lag(self) -> tuple[int, int]:
+        """Return how many rows wait for the workers, and for the table."""
+        with self._server.client() as client:
+            group = Member(client, "queue").describe()["partitions"]
+            table = act(client, "describe-topic", topic="table")["table"]
+        return sum(each["lag"] for each in group), table["lag_rows"]
 
     def _repeat(self, name: str, turn: Callable[[flight.FlightClient], None]) -> None:
         while not self._stopping.is_set():
@@ -120,7 +177,7 @@ class Load:
                     for _ in range(20):
                         turn(client)
                         self.turns[name] += 1
-                        if self._stopping.wait(0.01):
+                        if self._stopping.wait(PAUSE_SECONDS):
                             return
             except Exception as error:  # noqa: BLE001 - each is told
                 self.failed.append(f"{name}: {error!r:.300}")
@@ -164,7 +221,7 @@ class Load:
     def manage(self, client: flight.FlightClient) -> None:
         create_topic(client, "brief", ["n: int64"])
         act(client, "delete-topic", topic="brief")
-        for topic in ("keyed", "plain", "queue"):
+        for topic in TOPICS:
             act(client, "maintain", topic=topic)
         self._stopping.wait(1)
 
@@ -178,30 +235,104 @@ class Load:
             assert http.post("/v1/fetch", json=body).status_code == 200
             assert http.get("/metrics").status_code == 200
 
+    def transact(self, client: flight.FlightClient) -> None:
+        """Copy what a push added, and commit the consumer's offset with the copy."""
+        del client
+        first = self.turns["transact-0"] * STEPS
+        steps = range(first, first + STEPS)
+        with wings_client.connect(self._server.flight) as wings:
+            wings.push("steps", {"key": ["a"] * STEPS, "n": steps})
+            transactions = wings.transactions("copy")
+            with (
+                wings.consumer("copy", "steps", auto_commit=False) as consumer,
+                transactions.begin() as transaction,
+            ):
+                transaction.push("copies", next(consumer).batch)
+                transaction.commit(consumer)
+            copied = wings.fetch("copies", offset=first, system_columns=True).table
+            assert copied["n"].to_pylist() == copied["__offset"].to_pylist() == list(steps)
+
+    def use_kafka(self, client: flight.FlightClient) -> None:
+        """Have a member of a group read what a producer sent, each record once."""
+        del client
+        rdkafka = Rdkafka(self._server.kafka)
+        first = self.turns["use_kafka-0"] * STEPS
+        values = [b"%d" % number for number in range(first, first + STEPS)]
+        rdkafka.produce("records", values, **{"enable.idempotence": True})
+        with closing(rdkafka.consumer("readers")) as consumer:
+            consumer.subscribe(["records"])
+            assert [each.value() for each in taken(consumer, STEPS)] == values
+            consumer.commit(asynchronous=False)
+
+    def query(self, client: flight.FlightClient) -> None:
+        del client
+        with wings_client.connect(self._server.flight) as wings:
+            for topic in ("keyed", "table"):
+                statement = f'select key, count(*), max(n) from "{topic}" group by key'
+                assert wings.sql(statement).read_all().num_rows <= len(KEYS)
+
+    def fill_table(self, client: flight.FlightClient) -> None:
+        with put_stream(client, rows(0).schema, "table") as stream:
+            stream.push(rows(200))
+
+    def read_table(self, client: flight.FlightClient) -> None:
+        """Read the table as other engines do, once a commit has made it."""
+        (state,) = act(client, "partition-states", topic="table")
+        if act(client, "describe-topic", topic="table")["table"]["rows"]:
+            with wings_client.connect(self._server.flight) as wings:
+                found = wings.table("table").scan(selected_fields=("__offset",)).to_arrow()
+            offsets: list[Any] = found.sort_by("__offset")["__offset"].to_pylist()
+            assert offsets == list(range(offsets[0], offsets[-1] + 1))
+            assert offsets[0] >= state["log_start_offset"]
+        self._stopping.wait(5)
+
+
+TOPICS = {
+    "keyed": {"tier_after_ms": 5_000},
+    "plain": {"tier_after_ms": 5_000},
+    "queue": {},
+    "table": {"table": "iceberg", "tier_after_ms": 0, "segment_bytes": MIB},
+    "steps": {},
+    "copies": {},
+    "records": {},
+}
+
 
 @pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with server_process(environment=SETTINGS) as running:
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    flags = ["--remote", str(tmp_path / "data" / "remote"), "--kafka", "127.0.0.1:0"]
+    with server_process(tmp_path / "data", flags=flags, environment=SETTINGS) as running:
+        Rdkafka(running.kafka).create("records")
         client = running.client()
-        create_topic(client, "keyed", ["key: string", "n: int64"], "key")
-        for topic in ("plain", "queue"):
-            create_topic(client, topic, ["key: string", "n: int64"])
-        config = {"retention_bytes": 8 * MIB}
-        for topic in ("keyed", "plain", "queue"):
-            act(client, "alter-topic", topic=topic, config=config)
+        for topic, config in TOPICS.items():
+            if topic != "records":
+                key = "key" if topic == "keyed" else None
+                create_topic(client, topic, ["key: string", "n: int64"], key)
+            limited = {"retention_bytes": 8 * MIB, **config}
+            act(client, "alter-topic", topic=topic, config=limited)
         create_group(client, "queue")
         yield running
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1_200)
-def test_what_a_server_uses_is_level_under_ten_minutes_of_mixed_load(
-    server: ServerProcess,
+@pytest.mark.timeout(SOAK_MINUTES * 60 + 600)
+def test_what_a_server_uses_is_level_under_hours_of_everything_at_once(
+    server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """For `SOAK_MINUTES` of the environment, two hours by default; at the end `wings check`."""
     load = Load(server)
-    used = load.run(600)
+
+    def say(line: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+
+    used = load.run(SOAK_MINUTES, say)
     assert load.failed == []
-    assert min(load.turns.values()) > SAMPLES, load.turns
+    assert max(load.lag()) <= LAG_ROWS_MAX
+    assert min(load.turns.values()) >= SOAK_MINUTES, load.turns
+    assert server.terminate() == 0
+    assert check_directory(server.data_dir).problems == ()
     third = len(used) // 3
     before, after = (
         Use(*(round(statistics.median(values)) for values in zip(*part, strict=True)))
@@ -210,6 +341,8 @@ def test_what_a_server_uses_is_level_under_ten_minutes_of_mixed_load(
     assert after.bytes <= before.bytes * 1.1 + 32 * MIB, used
     assert after.threads <= before.threads + 16, used
     assert after.descriptors <= before.descriptors + 16, used
+    assert after.files <= before.files * 1.1 + 50, used
+    assert after.disk_bytes <= before.disk_bytes * 1.1 + 32 * MIB, used
     # Of those in use more may be open for a moment.
     assert max(each.segments for each in used) <= OPEN_SEGMENTS_MAX + 16, used
 
