@@ -24,6 +24,7 @@ from waiting import until
 
 import wings_client
 from wings_core.check import check_directory
+from wings_core.storage.open import SEGMENT_GRACE_SECONDS
 from wings_core.storage.segments import OPEN_SEGMENTS_MAX
 from wings_server.testing import ServerProcess, server_process
 
@@ -287,15 +288,9 @@ class Load:
         self._stopping.wait(5)
 
 
-TOPICS = {
-    "keyed": {"tier_after_ms": 5_000},
-    "plain": {"tier_after_ms": 5_000},
-    "queue": {},
-    "table": {"table": "iceberg", "tier_after_ms": 0, "segment_bytes": MIB},
-    "steps": {},
-    "copies": {},
-    "records": {},
-}
+TOPICS = ("keyed", "plain", "queue", "table", "steps", "copies", "records")
+"""All move to the remote store: a segment file stays while it has a page of any of them."""
+CONFIG = {"retention_bytes": 8 * MIB, "tier_after_ms": 5_000, "segment_bytes": MIB}
 
 
 @pytest.fixture
@@ -304,12 +299,12 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     with server_process(tmp_path / "data", flags=flags, environment=SETTINGS) as running:
         Rdkafka(running.kafka).create("records")
         client = running.client()
-        for topic, config in TOPICS.items():
+        for topic in TOPICS:
             if topic != "records":
                 key = "key" if topic == "keyed" else None
                 create_topic(client, topic, ["key: string", "n: int64"], key)
-            limited = {"retention_bytes": 8 * MIB, **config}
-            act(client, "alter-topic", topic=topic, config=limited)
+            table = {"table": "iceberg"} if topic == "table" else {}
+            act(client, "alter-topic", topic=topic, config=CONFIG | table)
         create_group(client, "queue")
         yield running
 
@@ -341,8 +336,9 @@ def test_what_a_server_uses_is_level_under_hours_of_everything_at_once(
     assert after.bytes <= before.bytes * 1.1 + 32 * MIB, used
     assert after.threads <= before.threads + 16, used
     assert after.descriptors <= before.descriptors + 16, used
-    assert after.files <= before.files * 1.1 + 50, used
-    assert after.disk_bytes <= before.disk_bytes * 1.1 + 32 * MIB, used
+    if SOAK_MINUTES * 60 >= 2 * SEGMENT_GRACE_SECONDS:  # Until then what merges leave is kept.
+        assert after.files <= before.files * 1.1 + 50, used
+        assert after.disk_bytes <= before.disk_bytes * 1.1 + 32 * MIB, used
     # Of those in use more may be open for a moment.
     assert max(each.segments for each in used) <= OPEN_SEGMENTS_MAX + 16, used
 
