@@ -231,9 +231,11 @@ def _check_replacement(old: Sequence[Location], new: Sequence[Location]) -> None
         raise InvalidArgument(
             "a page that replaces others has rows, and a timestamp for each of them"
         )
-    if (new[0].earliest_timestamp, new[-1].timestamp) != (
-        old[0].earliest_timestamp,
-        old[-1].timestamp,
+    earliest = old[0].earliest_timestamp
+    # Rows deleted from the start of a page leave it their timestamp.
+    latest = earliest if old[0].first_row is None else old[0].timestamp
+    if not earliest <= new[0].earliest_timestamp <= latest or (
+        new[-1].timestamp != old[-1].timestamp
     ):
         raise InvalidArgument("the new pages have other timestamps than the old ones")
 

@@ -107,6 +107,21 @@ def test_merged_pages_are_merged_again(metadata: MetadataUnderTest) -> None:
     assert metadata.registry.live_folios() == {"folio-1", "s"}
 
 
+def test_a_page_whose_first_rows_were_deleted_is_merged_again(metadata: MetadataUnderTest) -> None:
+    topic, pages = pushed(metadata)
+    assert replace(metadata, topic, pages[:3], [merged(pages[:3])])
+    metadata.opened.maintenance.expire(
+        topic.uuid, UNPARTITIONED, age_us=None, bytes_kept=None, before_offset=15, pages_max=9
+    )
+    old = located(metadata, topic, 15)
+    new = merged(old, "segments/again.arrow")._replace(first_timestamp=pages[1].timestamp)
+    for wrong in (pages[0].timestamp - 1, pages[3].timestamp):
+        with pytest.raises(InvalidArgument, match="other timestamps"):
+            replace(metadata, topic, old, [new._replace(first_timestamp=wrong)])
+    assert replace(metadata, topic, old, [new])
+    assert located(metadata, topic, 15) == [new]
+
+
 def test_nothing_is_replaced_without_the_lease(metadata: MetadataUnderTest) -> None:
     topic, pages = pushed(metadata)
     lease = leased(metadata)
