@@ -42,6 +42,7 @@ class _Pem:
     cert: bytes
     key: bytes
     client_ca: bytes | None
+    ends_at: datetime
 
 
 class Tls:
@@ -60,7 +61,7 @@ class Tls:
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._files = (cert, key, client_ca)
         self._pem = self._read()
-        self._first_cert = self._pem.cert
+        self._first_ends_at = self._pem.ends_at
         self.context = self._renewed = self._load()
         """Context of HTTP; each connection switches to the context loaded last."""
         self.context.sni_callback = self._take_renewed
@@ -84,7 +85,7 @@ class Tls:
     @property
     def ends_at(self) -> datetime:
         """The end of the certificate: of the first one while Flight's ends before a renewed one."""
-        return min(map(_end_of, {self._first_cert, self._pem.cert}))
+        return min(self._first_ends_at, self._pem.ends_at)
 
     @property
     def is_mutual(self) -> bool:
@@ -141,7 +142,12 @@ class Tls:
 
     def _read(self) -> _Pem:
         cert, key, client_ca = self._files
-        return _Pem(read_file(cert), read_file(key), client_ca and read_file(client_ca))
+        chain = read_file(cert)
+        try:
+            ends_at = _end_of(chain)
+        except ValueError as error:
+            raise InvalidArgument(f"{cert} is not a certificate in PEM: {error}") from None
+        return _Pem(chain, read_file(key), client_ca and read_file(client_ca), ends_at)
 
     def _take_renewed(self, connection: ssl.SSLObject, _name: str | None, _: object) -> None:
         # Called for each handshake, even without a server name. A context in use is never reloaded
@@ -154,7 +160,13 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            context.load_cert_chain(cert, key)
+            # A key with a pass phrase is refused: OpenSSL would ask the terminal for it.
+            context.load_cert_chain(cert, key, password=lambda: "")
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidArgument(
+                f"{cert} and {key} are not a certificate and its key: {error}"
+            ) from None
+        try:
             if client_ca is not None:
                 context.load_verify_locations(client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
@@ -162,9 +174,7 @@ class Tls:
                 context.num_tickets = 0
                 context.options |= ssl.OP_NO_TICKET
         except (OSError, ssl.SSLError) as error:
-            raise InvalidArgument(
-                f"{cert} and {key} are not a certificate and its key: {error}"
-            ) from None
+            raise InvalidArgument(f"{client_ca} has no certificates in PEM: {error}") from None
         return context
 
 

@@ -19,6 +19,12 @@ import httpx
 import pyarrow.flight as flight
 import pytest
 from adbc_driver_flightsql import DatabaseOptions
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from flight_calls import act
 from token_calls import ROOT, bearer, client_of
 from typer.testing import CliRunner
@@ -322,6 +328,11 @@ def test_health_tells_of_the_certificate_that_ends_first(tmp_path: Path) -> None
         (live / name).write_bytes((longer / name).read_bytes())
     tls.reload()
     assert tls.ends_at == first, "Flight keeps its first one"
+    chain = (live / "server.pem").read_text()
+    (live / "server.pem").write_text(chain.replace(" CERT", " TRUSTED CERT"))
+    tls.reload()
+    assert tls.ends_at == first, "an unusable one is not taken"
+    (live / "server.pem").write_text(chain)
     renewed = Tls(live / "server.pem", live / "server-key.pem", None).ends_at
     assert (renewed - first).days == 80
 
@@ -464,7 +475,17 @@ def test_loopback(host: str, loopback: bool) -> None:
 
 def test_files_that_are_no_certificate_are_named(tmp_path: Path, certs: Path) -> None:
     (tmp_path / "bad.pem").write_text("nothing")
+    trusted = (certs / "server.pem").read_text().replace(" CERT", " TRUSTED CERT")
+    (tmp_path / "trusted.pem").write_text(trusted)
+    locked = load_pem_private_key((certs / "server-key.pem").read_bytes(), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    (tmp_path / "locked.pem").write_bytes(locked)
+    good = {"tls_cert": certs / "server.pem", "tls_key": certs / "server-key.pem"}
     for given, problem in (
+        (good | {"tls_client_ca": tmp_path / "bad.pem"}, r"^\S*bad\.pem has no cert"),
+        (good | {"tls_cert": tmp_path / "trusted.pem"}, r"trusted\.pem is not"),
+        (good | {"tls_key": tmp_path / "locked.pem"}, "and its key"),
         ({"tls_cert": certs / "server.pem"}, "both"),
         ({"tls_cert": certs / "nowhere", "tls_key": certs / "server-key.pem"}, "nowhere"),
         ({"tls_cert": tmp_path / "bad.pem", "tls_key": certs / "server-key.pem"}, r"bad\.pem"),
