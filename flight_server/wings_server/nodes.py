@@ -96,8 +96,9 @@ class Membership:
     @property
     def silence(self) -> str | None:
         """Why this node's lease was not renewed before it ended; None while it is listed."""
-        is_over = time.monotonic() > self._heard_at + self._lease_seconds
-        return self._silence if is_over else None
+        if time.monotonic() <= self._heard_at + self._lease_seconds:
+            return None
+        return self._silence or "metadata does not answer"
 
     def leave(self) -> None:
         """Deregister this node; waits for a renewal in progress."""

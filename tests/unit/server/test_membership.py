@@ -73,6 +73,26 @@ def test_nodes_hear_of_each_other_and_outlast_a_store_that_is_gone(tmp_path: Pat
         one.leave()
 
 
+def test_a_node_whose_store_stands_still_knows_that_its_lease_ended(tmp_path: Path) -> None:
+    answers = threading.Event()
+    with SqliteMetadata(tmp_path / "metadata.db") as metadata:
+
+        class Still(Interrupted):
+            def renew(self, node: Node, seconds: float) -> list[Node]:
+                assert answers.wait(LONG)
+                return super().renew(node, seconds)
+
+        answers.set()
+        membership = Membership(Still(metadata.nodes), 0.5)
+        membership.join(node("a"))
+        answers.clear()
+        until(lambda: membership.silence is not None)
+        assert membership.silence == "metadata does not answer"
+        answers.set()
+        until(lambda: membership.silence is None)
+        membership.leave()
+
+
 def test_two_nodes_at_one_address_are_warned_of_and_listed_once(tmp_path: Path) -> None:
     with SqliteMetadata(tmp_path / "metadata.db") as metadata:
         one, other = Membership(metadata.nodes, 60.0), Membership(metadata.nodes, 60.0)
