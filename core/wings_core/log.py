@@ -127,6 +127,7 @@ class Log:
                 finished_by_all, metadata.groups, self.shares.coordinator.positions.describe
             ),
             tables=tables,
+            stores=storage.objects.values(),
         )
 
     @classmethod

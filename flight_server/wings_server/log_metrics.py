@@ -15,6 +15,7 @@ from wings_core.model import LargestTopics, PartitionSums, ShareGroup, SharePart
 from wings_core.share.progress import GroupCounts
 from wings_core.storage.open import Storage
 from wings_core.tables import Tables
+from wings_core.times import now_us
 from wings_server.log_standing import TOPICS_MAX, LogStanding
 from wings_server.nodes import GroupNode
 from wings_server.served_log import ServedLog
@@ -338,13 +339,20 @@ def _storage_metrics(storage: Storage) -> Iterator[Metric]:
         "Time that requests to object stores took, in seconds.",
         labels=labels,
     )
+    outages = GaugeMetricFamily(
+        "wings_object_outage_seconds",
+        "Time for which an object store has failed; 0 while it works.",
+        labels=["store"],
+    )
     for store, objects in storage.objects.items():
+        outage = objects.counts.outage
+        outages.add_metric([store], 0 if outage is None else (now_us() - outage.since) / 1e6)
         for operation, count in objects.counts.snapshot().items():
             requests.add_metric([store, operation], count.requests)
             failures.add_metric([store, operation], count.failures)
             sizes.add_metric([store, operation], count.bytes)
             seconds.add_metric([store, operation], count.seconds)
-    yield from (requests, failures, sizes, seconds)
+    yield from (requests, failures, sizes, seconds, outages)
 
 
 class _Bounded(NamedTuple):

@@ -326,7 +326,7 @@ def _refusal_of(log: ServedLog) -> _Need | None:
 
 
 def _needs_of_machine(log: ServedLog) -> Iterator[_Need]:
-    """Yield what this process's disk and certificate need."""
+    """Yield what this process's disk, object stores and certificate need."""
     if (refused := _refusal_of(log)) is not None:
         yield refused
     elif log.disk is not None:
@@ -335,6 +335,15 @@ def _needs_of_machine(log: ServedLog) -> Iterator[_Need]:
             message = f"the disk has {free // _MIB:,} MiB free; below {least // _MIB:,} MiB pushes"
             yield _need(
                 "disk_nearly_full", f"{message} are refused", "free space, or shorten retention"
+            )
+    for role, store in log.storage.objects.items():
+        if (outage := store.counts.outage) is not None:
+            yield _need(
+                "object_store_fails",
+                f"the {role} store {store.url} has failed since {format_timestamp(outage.since)}: "
+                f"{outage.error.message}",
+                "see that it is up, reachable from this machine, and accepts its credentials; "
+                "requests are repeated",
             )
     now = datetime.now(UTC)
     if log.tls is not None and (ends_at := log.tls.ends_at) - now < CERTIFICATE:

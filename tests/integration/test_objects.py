@@ -18,6 +18,7 @@ from wings_core.errors import PermissionDenied, Unavailable
 from wings_core.limits import Limits
 from wings_core.storage.objects import RetryBounds, open_objects
 from wings_core.storage.open import Storage
+from wings_core.times import format_timestamp, now_us
 from wings_server.testing import RunningServer, running_server
 
 pytestmark = pytest.mark.usefixtures("pushes_to_storage")
@@ -313,6 +314,50 @@ def test_while_the_remote_store_is_down_pushes_go_on_and_what_moves_waits(
             assert act(client, "maintain", topic="moving")["pages_merged"] == 1
             assert get(client, kind="scan", topic="cached").column("n") == [1, 2, 3]
             assert get(client, kind="scan", topic="moving").column("n") == [1, 2]
+
+
+def test_health_metrics_and_one_line_of_the_log_tell_of_an_outage_and_of_its_end(
+    s3_url: str,
+    s3_endpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    import httpx
+
+    monkeypatch.setattr("wings_core.storage.objects.interfaces.OUTAGE_SECONDS", 0.0)
+    limits = IMPATIENT.model_copy(update={"maintenance_seconds": 0.05})
+    with faulty_store(s3_endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with running_server(limits=limits, remote=s3_url) as server:
+            client = server.client()
+            create_topic(client, "events", ["n: int64"])
+            push(client, "events", numbers(1))
+            begins = format_timestamp(now_us())
+            proxy.down = True
+            act(client, "alter-topic", topic="events", config={"tier_after_ms": 0})
+            _wait_until(lambda: server.server.log.maintainer.total.failures > 1)
+            (need,) = act(client, "health")["needs"]
+            assert need["kind"] == "object_store_fails"
+            told = f"the remote store {s3_url} has failed since "
+            assert need["message"].startswith(told)
+            assert "could not " in need["message"]
+            assert "status 503: SlowDown" in need["message"]
+            since = need["message"].removeprefix(told)[: len(begins)]
+            assert begins < since < format_timestamp(now_us())
+            metrics = httpx.get(f"{server.http}/metrics").text
+            seconds = metrics.partition('wings_object_outage_seconds{store="remote"} ')[2]
+            assert float(seconds.splitlines()[0]) > 0
+            assert httpx.get(f"{server.http}/readyz").status_code == 200
+            proxy.down = False
+            _wait_until(lambda: server.server.log.maintainer.total.pages_merged > 0)
+            assert act(client, "health")["needs"] == []
+            assert 'wings_object_outage_seconds{store="remote"} 0.0' in (
+                httpx.get(f"{server.http}/metrics").text
+            )
+    warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warned) == 2
+    assert warned[0].startswith(f"the object store {s3_url} fails: could not ")
+    assert warned[1] == f"the object store {s3_url} works again"
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

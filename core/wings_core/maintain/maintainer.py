@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol
 
 from wings_core.errors import NotFound, OffsetOutOfRange, Unavailable, WingsError
@@ -30,6 +31,7 @@ from wings_core.metadata.interfaces import Admin, Metadata, OffsetRegistry, all_
 from wings_core.metadata.maintenance import Finished, Maintenance, expired_pages
 from wings_core.model import Expired, Location, PartitionState, Topic
 from wings_core.partitions import Partition
+from wings_core.storage.objects import ObjectStore
 from wings_core.storage.parquet_file import is_table_file
 from wings_core.times import now_us
 
@@ -113,6 +115,7 @@ class Maintainer:
         finished: Returns the messages that all share groups of a topic have finished, by partition;
             None to ignore share groups.
         tables: Commits segments to tables, and is closed with the maintainer; None without tables.
+        stores: Object stores; one that failed is tried again in each pass, so that its outage ends.
     """
 
     def __init__(
@@ -125,8 +128,10 @@ class Maintainer:
         drain: Callable[[], object] | None = None,
         finished: Callable[[Topic], Mapping[Partition, Finished]] | None = None,
         tables: TableCommits | None = None,
+        stores: Collection[ObjectStore] = (),
     ) -> None:
         self._tables = tables
+        self._stores = stores
         self._drain = drain
         self._finished = finished
         self._admin: Admin = metadata.admin
@@ -220,6 +225,10 @@ class Maintainer:
     def _loop(self) -> None:
         while not self._closing.wait(self._seconds):
             try:
+                for store in self._stores:
+                    if store.counts.outage is not None:
+                        with suppress(WingsError):
+                            store.check(write=False)
                 self._pass(all_topics(self._admin), None, patient=False)
                 if self._tables is not None:
                     self._tables.forget_deleted()
@@ -332,7 +341,10 @@ class Maintainer:
             pass  # Deleted meanwhile, or pages changed by another node: the next pass checks again.
         except WingsError as error:
             report.failures += 1
-            _logger.warning("could not maintain partition %.80s of %s: %s", *task.names, error)
+            # An outage of a store is logged once, not for each partition in each pass.
+            known = any(each.counts.outage is not None for each in self._stores)
+            level = logging.DEBUG if known else logging.WARNING
+            _logger.log(level, "could not maintain partition %.80s of %s: %s", *task.names, error)
         except Exception:  # The other partitions must still be maintained.
             report.failures += 1
             _logger.exception("could not maintain partition %.80s of %s", *task.names)

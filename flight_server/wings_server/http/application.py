@@ -286,8 +286,9 @@ class NeedDescription(_Answer):
     """Something that needs a person."""
 
     kind: Literal[
-        "pushes_refused", "share_groups_closed", "disk_nearly_full", "certificate_ends",
-        "backup_old", "node_silent", "dead_letters", "oldest_unfinished", "consumer_lag",
+        "pushes_refused", "share_groups_closed", "disk_nearly_full", "object_store_fails",
+        "certificate_ends", "backup_old", "node_silent", "dead_letters", "oldest_unfinished",
+        "consumer_lag",
     ]  # fmt: skip
     message: str = Field(description="The finding, in one line.")
     remedy: str = Field(description="What to do about it, in one line.")

@@ -4,16 +4,25 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tables import each
 
-from wings_core.errors import AlreadyExists, Internal, InvalidArgument, StorageCorrupt, Unavailable
+from wings_core.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    PermissionDenied,
+    StorageCorrupt,
+    Unavailable,
+    WingsError,
+)
 from wings_core.storage.objects import ObjectStore, bind_objects, check_url, cloud, open_objects
 from wings_core.storage.objects.directory import DirectoryObjects
-from wings_core.storage.objects.interfaces import MERGE_GAP_BYTES, merge
+from wings_core.storage.objects.interfaces import MERGE_GAP_BYTES, ObjectCounts, Operation, merge
 
 DATA = bytes(range(256)) * 1024
 
@@ -136,6 +145,28 @@ def test_requests_are_counted(objects: ObjectStore) -> None:
     assert counts["read"].failures == 0
 
 
+def test_an_outage_ends_with_a_success_and_that_of_refused_puts_with_a_put(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wings_core.storage.objects.interfaces.OUTAGE_SECONDS", 0.0)
+    counts = ObjectCounts("s3://b")
+
+    def attempt(operation: Operation, error: Exception | None = None) -> str | None:
+        with suppress(WingsError), counts.counted(operation):
+            if error is not None:
+                raise error
+        return None if counts.outage is None else counts.outage.error.message
+
+    assert attempt("read", StorageCorrupt("missing")) is None
+    assert attempt("put", Unavailable("away")) == "away"
+    assert attempt("put", Unavailable("gone")) == "gone"
+    assert attempt("read") is None
+    assert attempt("put", PermissionDenied("denied")) == "denied"
+    assert attempt("read") == "denied"
+    assert attempt("read", PermissionDenied("denied too")) == "denied"
+    assert attempt("put") is None
+
+
 def test_objects_belong_to_one_metadata_store(objects: ObjectStore) -> None:
     bind_objects(objects, "one")
     bind_objects(objects, "one")
@@ -157,7 +188,9 @@ def test_a_store_that_is_down_is_unavailable_within_its_bounds(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     bounds = RetryBounds(attempts_max=3, pause_seconds=0.001)
     objects = open_objects(s3_url, bounds)
-    with pytest.raises(Unavailable, match=r"could not put a at s3://.*tried 3 times"):
+    with pytest.raises(
+        Unavailable, match=r"could not put a at s3://.*: Conn.* refused \(tried 3 tim"
+    ):
         objects.put("a", [b"x"])
     assert objects.counts.snapshot()["put"].failures == 3
 

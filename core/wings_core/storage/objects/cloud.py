@@ -6,7 +6,6 @@ lock while it waits; retries and the translation of errors are done here.
 
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
@@ -21,7 +20,6 @@ from obstore.exceptions import (
 )
 from obstore.store import ObjectStore as Client
 
-from wings_core import tracing
 from wings_core.errors import (
     AlreadyExists,
     Internal,
@@ -56,6 +54,7 @@ letters only."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _EXPLANATION = re.compile(r"<Code>([^<]{1,100})</Code>|<Message>([^<]{1,300})</Message>")
+_CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
 _RETRIED_STATUS = {"408", "409", "425", "429"}
 _MESSAGE_CHARACTERS_MAX = 300
 
@@ -75,7 +74,7 @@ class CloudObjects:
         self._client = client
         self._bounds = bounds
         self.url = url
-        self.counts = ObjectCounts()
+        self.counts = ObjectCounts(url)
 
     def put(self, name: str, parts: Parts) -> None:
         """See `ObjectStore.put`."""
@@ -188,22 +187,11 @@ class CloudObjects:
 
     def _retry(self, operation: Operation, name: str, attempt: Callable[[], T], size: int = 0) -> T:
         def counted() -> T:
-            started = time.monotonic()
-            failed = True
-            try:
-                with tracing.span(f"object.{operation}"):
-                    result = attempt()
-                failed = False
-                return result
-            except (BaseError, OSError) as error:
-                raise _error_of(operation, name, self.url, error) from error
-            finally:
-                self.counts.add(
-                    operation,
-                    seconds=time.monotonic() - started,
-                    size=0 if failed else size,
-                    failed=failed,
-                )
+            with self.counts.counted(operation, size):
+                try:
+                    return attempt()
+                except (BaseError, OSError) as error:
+                    raise _error_of(operation, name, self.url, error) from error
 
         return retry(counted, self._bounds)
 
@@ -245,5 +233,5 @@ def _reason(error: Exception) -> str:
     explained = dict.fromkeys(code or message for code, message in _EXPLANATION.findall(text))
     if status is not None:
         return ": ".join([f"status {status[1]}", *explained])[:_MESSAGE_CHARACTERS_MAX]
-    first = text.split("\n", 1)[0]
+    first = ": ".join([text.split("\n", 1)[0], *_CAUSE.findall(text)[-1:]])
     return re.sub(r"https?://\S+", "the store", first)[:_MESSAGE_CHARACTERS_MAX]

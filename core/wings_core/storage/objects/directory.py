@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wings_core import tracing
 from wings_core.errors import (
     AlreadyExists,
     Internal,
@@ -23,7 +22,6 @@ from wings_core.errors import (
 from wings_core.storage.files import BUFFERS_MAX, SystemFiles, make_directory
 from wings_core.storage.objects.interfaces import (
     ObjectCounts,
-    Operation,
     Parts,
     StoredObject,
     check_name,
@@ -57,13 +55,13 @@ class DirectoryObjects:
         self._directory = directory
         self._files = SystemFiles()
         self.url = directory.absolute().as_uri()
-        self.counts = ObjectCounts()
+        self.counts = ObjectCounts(self.url)
 
     def put(self, name: str, parts: Parts) -> None:
         """See `ObjectStore.put`."""
         path = self._path(name)
         size = sum(map(len, parts))
-        with self._counted("put", size), _errors(f"store {name}"):
+        with self.counts.counted("put", size), _errors(f"store {name}"):
             unfinished = path.parent / f"{_UNFINISHED}{secrets.token_hex(8)}"
             is_new = True
             try:
@@ -83,7 +81,7 @@ class DirectoryObjects:
         """See `ObjectStore.read`."""
         merged = merge(ranges)
         with (
-            self._counted("read", sum(end - start for start, end in merged)),
+            self.counts.counted("read", sum(end - start for start, end in merged)),
             _errors(f"read {name}"),
         ):
             descriptor = self._open(name)
@@ -96,7 +94,7 @@ class DirectoryObjects:
     def size(self, name: str) -> int:
         """See `ObjectStore.size`."""
         path = self._path(name)
-        with self._counted("head"), _errors(f"look at {name}"):
+        with self.counts.counted("head"), _errors(f"look at {name}"):
             try:
                 return path.stat().st_size
             except FileNotFoundError:
@@ -105,7 +103,7 @@ class DirectoryObjects:
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """See `ObjectStore.list`."""
         top = self._path(prefix) if prefix else self._directory
-        with self._counted("list"), _errors(f"list {self._directory}"):
+        with self.counts.counted("list"), _errors(f"list {self._directory}"):
             for path in _files_below(top):
                 if path.name.startswith("."):
                     continue
@@ -117,7 +115,7 @@ class DirectoryObjects:
     def delete(self, name: str) -> None:
         """See `ObjectStore.delete`; deletes folders that become empty, too."""
         path = self._path(name)
-        with self._counted("delete"), _errors(f"delete {name}"):
+        with self.counts.counted("delete"), _errors(f"delete {name}"):
             # Not synced: an entry that reappears after a crash is found and deleted again.
             path.unlink(missing_ok=True)
         self._delete_empty(path.parent)
@@ -185,22 +183,6 @@ class DirectoryObjects:
             return os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise _missing(name) from None
-
-    @contextlib.contextmanager
-    def _counted(self, operation: Operation, size: int = 0) -> Generator[None]:
-        started = time.monotonic()
-        failed = True
-        try:
-            with tracing.span(f"object.{operation}"):
-                yield
-            failed = False
-        finally:
-            self.counts.add(
-                operation,
-                seconds=time.monotonic() - started,
-                size=0 if failed else size,
-                failed=failed,
-            )
 
 
 def _read_range(descriptor: int, name: str, start: int, end: int) -> pa.Buffer:

@@ -7,17 +7,31 @@ retries are not used, so that a put whose response was lost is distinguished fro
 and every attempt is counted.
 """
 
+import logging
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
-from wings_core.errors import Internal, StorageCorrupt, Unavailable
+from wings_core import tracing
+from wings_core.errors import (
+    Internal,
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+    StorageCorrupt,
+    Unavailable,
+    WingsError,
+)
+from wings_core.times import now_us
+
+_logger = logging.getLogger(__name__)
 
 Operation = Literal["put", "read", "head", "list", "delete"]
 
@@ -36,21 +50,84 @@ class OperationCount:
     """Total time of attempts, over all threads."""
 
 
-class ObjectCounts:
-    """Counts of the requests to one store. Thread-safe."""
+OUTAGE_SECONDS = 5.0
+"""Time from which failures in a row are an outage."""
 
-    def __init__(self) -> None:
+_REFUSALS = (PermissionDenied, ResourceExhausted)
+_OUTAGES = (*_REFUSALS, InvalidArgument, Unavailable)
+"""Errors of a store; others are of one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A store that answers no request, or refuses each put."""
+
+    since: int
+    """Time of the first failure, in microseconds since the epoch."""
+    error: WingsError
+    """The last failure of a request of that kind."""
+
+
+class ObjectCounts:
+    """Counts of the requests to one store, and its outage, logged once. Thread-safe.
+
+    Args:
+        url: URL of the store, for messages.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
         self._lock = threading.Lock()
         self._counts: dict[Operation, OperationCount] = {}
+        self._failing: dict[Operation, Outage] = {}
+        self._is_logged = False
 
-    def add(self, operation: Operation, *, seconds: float, size: int = 0, failed: bool) -> None:
-        """Count one attempt; `size` is in bytes."""
-        with self._lock:
-            count = self._counts.setdefault(operation, OperationCount())
-            count.requests += 1
-            count.failures += failed
-            count.bytes += size
-            count.seconds += seconds
+    @contextmanager
+    def counted(self, operation: Operation, size: int = 0) -> Generator[None]:
+        """Trace and count one attempt in the `with`; `size` is in bytes."""
+        started = time.monotonic()
+        failure: BaseException | None = None
+        try:
+            with tracing.span(f"object.{operation}"):
+                yield
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            with self._lock:
+                count = self._counts.setdefault(operation, OperationCount())
+                count.requests += 1
+                count.failures += failure is not None
+                count.bytes += 0 if failure is not None else size
+                count.seconds += time.monotonic() - started
+                self._note(operation, failure)
+
+    def _note(self, operation: Operation, failure: BaseException | None) -> None:
+        """Begin or end outages; called with the lock held."""
+        if isinstance(failure, _OUTAGES):
+            known = self._failing.get(operation)
+            since = now_us() if known is None else known.since
+            self._failing = {**self._failing, operation: Outage(since, failure)}
+        elif failure is None and self._failing:
+            self._failing = {
+                kind: outage
+                for kind, outage in self._failing.items()
+                if kind == "put" != operation and isinstance(outage.error, _REFUSALS)
+            }
+        outage = self.outage
+        if outage is not None and not self._is_logged:
+            _logger.warning("the object store %s fails: %s", self._url, outage.error)
+            self._is_logged = True
+        elif self._is_logged and not self._failing:
+            _logger.warning("the object store %s works again", self._url)
+            self._is_logged = False
+
+    @property
+    def outage(self) -> Outage | None:
+        """The outage that began first; None if the store works."""
+        first = min(self._failing.values(), key=lambda each: each.since, default=None)
+        lasts = first is not None and now_us() - first.since >= OUTAGE_SECONDS * 1_000_000
+        return first if lasts else None
 
     def snapshot(self) -> dict[Operation, OperationCount]:
         """Return the counts by operation, without operations never requested."""
@@ -88,7 +165,7 @@ class ObjectStore(Protocol):
 
     Attributes:
         url: URL for messages, without credentials.
-        counts: Counts of the requests since it was opened.
+        counts: Counts of the requests since it was opened, and its outage.
     """
 
     url: str
