@@ -35,6 +35,7 @@ class Life:
         count: How many fail.
         at: From when on they fail: `last` is before a last push to the topic `last`.
         end: How it ends.
+        backs_up: Whether it then takes a backup, restores it, and does some more rounds.
     """
 
     rounds: int
@@ -44,6 +45,7 @@ class Life:
     at: Literal["start", "run", "last", "stop"] = "run"
     last: Literal["keyed", "plain"] = "keyed"
     end: Literal["stop", "kill"] = "kill"
+    backs_up: bool = False
 
 
 class Lives:
@@ -121,6 +123,9 @@ def live(life: Life, root: Path, record: Path, pickled: Path) -> None:
         workload.begin(client)
         _fail(life, "run", failing)
         workload.run(client, life.rounds)
+        if life.backs_up:
+            workload.back_up(running.flight, root)
+            workload.run(client, life.rounds // 4)
         _fail(life, "last", failing)
         workload.push(client, life.last, 2, 1)
         pickled.write_bytes(pickle.dumps(workload))

@@ -16,10 +16,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from backup_world import back_up
 from flight_calls import Json, act, code_of, create_topic, get, put_stream
 from power_loss import Change, Disk
 from share_calls import Member, create_group
 
+import wings_client
+from wings_core.backup.repository import Repository
+from wings_core.backup.restore import restore
 from wings_core.check import check_directory
 from wings_core.limits import Limits
 from wings_server.testing import running_server
@@ -34,6 +38,8 @@ ROWS_MAX = 100_000
 LIMITS = Limits(segment_bytes_max=SEGMENT_BYTES, maintenance_seconds=100_000)
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 FIELDS = ["key: string", "n: int64"]
+WRITER = "w"
+"""Publishes, and is the consumer whose offset goes with it."""
 PRODUCER = "p"
 """Of the batches of the topic `keyed`, which have sequences."""
 
@@ -63,6 +69,10 @@ class History:
     starts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     offsets: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     deleted: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    backup: tuple[int, int, str] | None = None
+    """When a backup began and was there, and its name."""
+    restored: int = sys.maxsize
+    """When it was restored."""
     failures: Counter[str] = field(default_factory=Counter[str])
     """What failed, by the code of its error."""
 
@@ -78,7 +88,7 @@ class History:
 
 @dataclass
 class Workload:
-    """Pushes, stages, share groups, retention and merges, one after another, over several lives.
+    """Pushes, transactions, share groups, retention and merges, in turn, over several lives.
 
     Attributes:
         history: What came of it.
@@ -109,6 +119,7 @@ class Workload:
         """Do some rounds of all of it."""
         for number in range(self.rounds, self.rounds + rounds):
             self.push(client, "keyed", 1 + number % 5, 3)
+            self.push(client, "keyed", 1, 1)
             rows = {3: LARGE_ROWS, 5: INLINE_ROWS}.get(number % 8, 2)
             self.push(client, "plain", rows, 2)
             if number % 4 == 1:
@@ -156,7 +167,7 @@ class Workload:
             self.unknown = waiting
 
     def publish(self, client: flight.FlightClient) -> None:
-        """Stage two batches and publish them together."""
+        """Stage two batches and publish them together, with a consumer's offset."""
         first = self.batches
         self.batches += 2
         for number, topic in enumerate(("keyed", "plain"), first):
@@ -170,8 +181,12 @@ class Workload:
             self.history.sent[number] = asked, 3
         self.history.together.append([first, first + 1])
         stages = [f"{topic}-{first}" for topic in ("keyed", "plain")]
+        position = {"topic": "keyed", "partition": "a", "offset": len(self.history.together)}
+        offsets = {"consumer": WRITER, "offsets": [position]}
         try:
-            answer = act(client, "stage-publish", writer="w", batch=first, stages=stages)
+            answer = act(
+                client, "stage-publish", writer=WRITER, batch=first, stages=stages, offsets=offsets
+            )
         except flight.FlightError as error:
             if code_of(error) != "UNAVAILABLE":
                 self.history.refuse([first, first + 1])
@@ -210,6 +225,15 @@ class Workload:
         position = {"topic": "keyed", "partition": "a", "offset": number}
         act(client, "commit-offsets", consumer="etl", offsets=[position])
         self.history.offsets.append((self.history.now, number))
+
+    def back_up(self, server: str, root: Path) -> None:
+        """Take a backup of the whole log, and restore it."""
+        begun = self.history.now
+        with wings_client.connect(server) as client:
+            manifest = back_up(client, root / "backups")
+        self.history.backup = begun, self.history.now, manifest.backup
+        restore(Repository.open(str(root / "backups")), manifest, root / "restored")
+        self.history.restored = self.history.now
 
     def _try(self, step: Callable[..., object], *arguments: object, **named: object) -> None:
         """Do something that may fail where a sync does."""
@@ -267,12 +291,25 @@ def assert_kept(
 
 def look(root: Path, history: History, lost_at: int) -> None:
     """Start a server on a state of the disk, and compare what it has with the history."""
-    data, remote = root / "data", root / "remote"
     if not any(place <= lost_at for place, _ in history.committed):
         return  # It may not have been made in full.
+    look_at_log(root / "data", root / "remote", history, lost_at)
+    if history.backup is None or history.backup[1] > lost_at:
+        return
+    begun, _, name = history.backup
+    repository, restored = Repository.open(str(root / "backups")), root / "restored"
+    assert not [*repository.problems([repository.manifest(name)])]
+    if not (restored / "FORMAT").exists():
+        assert lost_at < history.restored
+        restore(repository, repository.manifest(name), restored)
+    look_at_log(restored, None, history, begun)
+
+
+def look_at_log(data: Path, remote: Path | None, history: History, lost_at: int) -> None:
+    """Compare what a directory has with the history up to a moment."""
     problems = check_directory(data).problems
     assert not problems, [str(each) for each in problems]  # As it is, before a start mends it.
-    with running_server(data, limits=LIMITS, remote=str(remote)) as server:
+    with running_server(data, limits=LIMITS, remote=remote and str(remote)) as server:
         client = server.client()
         seen: Counter[int] = Counter()
         rows: dict[tuple[str, str | None], dict[int, int]] = {}
@@ -286,7 +323,7 @@ def look(root: Path, history: History, lost_at: int) -> None:
                 assert len(set(found.values())) == len(found), "a row is there twice"
                 _check_old(history, lost_at, topic, state)
         _check_committed(history, lost_at, rows)
-        _check_whole(history, lost_at, rows, seen)
+        _check_whole(history, lost_at, rows, seen, client)
         _check_taken(history, lost_at, client)
     assert check_directory(data).problems == ()
 
@@ -331,6 +368,7 @@ def _check_whole(
     lost_at: int,
     rows: dict[tuple[str, str | None], dict[int, int]],
     seen: Counter[int],
+    client: flight.FlightClient,
 ) -> None:
     old = {number // ROWS_MAX for number in rows.get(("old", None), {}).values()}
     for number, count in seen.items():
@@ -341,6 +379,9 @@ def _check_whole(
             assert count == sent, "a part of a batch"
     for first, second in history.together:
         assert (first in seen) == (second in seen), "a part of a publish"
+    published = [at for at, (first, _) in enumerate(history.together, 1) if first in seen]
+    found = act(client, "get-offsets", consumer=WRITER)["offsets"]
+    assert [each["offset"] for each in found] == published[-1:], "a part of a transaction"
 
 
 def _check_taken(history: History, lost_at: int, client: flight.FlightClient) -> None:

@@ -1,8 +1,10 @@
 """Power is lost at any point of a workload: what was acknowledged is there, and nothing else."""
 
+import os
 import pickle
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from flight_calls import create_topic, get, numbers, push
 from power_loss import COMPILER, Change, Disk, fail_calls, read_record, recorder
 from power_loss_lives import ENDED, Life, Lives, lives
-from power_loss_workload import SEGMENT_BYTES, History, Workload, assert_kept
+from power_loss_workload import History, Workload, assert_kept
 
 from wings_server.testing import running_server, server_process
 
@@ -21,7 +23,9 @@ pytestmark = pytest.mark.skipif(
     COMPILER is None or not sys.platform.startswith("linux"), reason="needs a C compiler on Linux"
 )
 
-ROUNDS = 40
+ROUNDS = 32
+SOAK_POINTS = int(os.environ.get("SOAK_POINTS", "10000"))
+"""Of `make soak`, where the environment says no other number."""
 
 
 @dataclass
@@ -33,41 +37,46 @@ class Recorded:
     history: History
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    directory = tmp_path_factory.mktemp("power")
-    root = directory / "disk"
+def begin(directory: Path) -> tuple[Path, Path, Path]:
+    """Return the directory that is recorded, the record, and the pickled workload."""
+    root, record, pickled = (directory / each for each in ("disk", "record", "workload"))
     root.mkdir()
-    environment, record = recorder(directory, root)
-    limits = {
-        "WINGS_LIMITS__SEGMENT_BYTES_MAX": str(SEGMENT_BYTES),
-        "WINGS_LIMITS__MAINTENANCE_SECONDS": "100000",
-    }
-    flags = ["--remote", str(root / "remote")]
-    with server_process(
-        root / "data", flags=flags, environment={**environment, **limits}
-    ) as server:
-        workload = Workload(History(record))
-        workload.begin(server.client())
-        workload.run(server.client(), ROUNDS)
-        server.kill()
+    pickled.write_bytes(pickle.dumps(Workload(History(record))))
+    return root, record, pickled
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    directory = tmp_path_factory.mktemp("lives")
+    environment, _ = recorder(directory, directory)
+    with lives(environment) as forked:
+        yield forked
+
+
+@pytest.fixture(scope="module")
+def recorded(forked: Lives, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    directory = tmp_path_factory.mktemp("power")
+    root, record, pickled = begin(directory)
+    assert forked.run(Life(ROUNDS, backs_up=True), root, record, pickled) == []
+    workload: Workload = pickle.loads(pickled.read_bytes())
     assert not workload.history.failures
     root.rename(directory / "as it was")
     return Recorded(root, read_record(record), workload.history)
 
 
 @pytest.mark.parametrize(
-    "states", [2, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+    "states", [2, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(6 * 3_600)])]
 )
 def test_what_was_acknowledged_is_there_wherever_power_is_lost(
     recorded: Recorded, states: int
 ) -> None:
     random = Random(states)
-    points = frozenset(random.sample(range(len(recorded.changes)), states))
+    changes = range(len(recorded.changes))
+    points = Counter(random.choices(changes, k=min(states, SOAK_POINTS)))
     disk = Disk(recorded.root, random)
     for index, change in enumerate(recorded.changes):
         disk.follow(change)
-        if index in points:
+        for _ in range(points[index]):
             assert_kept(recorded.root, recorded.history, disk, random, change)
 
 
@@ -126,20 +135,13 @@ class Failing:
     lives: Lives
     directory: Path
 
-    def begin(self) -> tuple[Path, Path, Path]:
-        """Return the directory that is recorded, the record, and the pickled workload."""
-        root, record, pickled = (self.directory / each for each in ("disk", "record", "workload"))
-        root.mkdir()
-        pickled.write_bytes(pickle.dumps(Workload(History(record))))
-        return root, record, pickled
-
     def expect_kept(self, lives: Sequence[Life], random: Random, states: int) -> bool:
         """Run lives one after another, and look at states of the disk, half of them in the last.
 
         Returns:
             Whether a sync failed.
         """
-        root, record, pickled = self.begin()
+        root, record, pickled = begin(self.directory)
         begun = 0
         for life in lives:
             begun = record.stat().st_size if record.exists() else 0
@@ -157,14 +159,6 @@ class Failing:
             if index in points:
                 assert_kept(root, workload.history, disk, random, change)
         return any(change.kind == "f" for change in changes)
-
-
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
-    directory = tmp_path_factory.mktemp("lives")
-    environment, _ = recorder(directory, directory)
-    with lives(environment) as forked:
-        yield forked
 
 
 @pytest.fixture
@@ -216,7 +210,7 @@ def test_so_it_is_after_any_lives(failing: Failing, seed: int) -> None:
 
 
 def test_a_first_start_that_cannot_sync_says_what_failed(failing: Failing) -> None:
-    (said,) = failing.lives.run(Life(1, LOG, at="start", after=1), *failing.begin())
+    (said,) = failing.lives.run(Life(1, LOG, at="start", after=1), *begin(failing.directory))
     assert said.endswith("metadata failed: disk I/O error")
 
 
