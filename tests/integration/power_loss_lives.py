@@ -35,7 +35,8 @@ class Life:
         count: How many fail.
         at: From when on they fail: `last` is before a last push to the topic `last`.
         end: How it ends.
-        backs_up: Whether it then takes a backup, restores it, and does some more rounds.
+        everything: Whether there are transactions of a Kafka client then, a backup that is
+            restored, and some more rounds.
     """
 
     rounds: int
@@ -45,7 +46,7 @@ class Life:
     at: Literal["start", "run", "last", "stop"] = "run"
     last: Literal["keyed", "plain"] = "keyed"
     end: Literal["stop", "kill"] = "kill"
-    backs_up: bool = False
+    everything: bool = False
 
 
 class Lives:
@@ -117,13 +118,16 @@ def live(life: Life, root: Path, record: Path, pickled: Path) -> None:
     workload: Workload = pickle.loads(pickled.read_bytes())
     try:
         _fail(life, "start", failing)
-        server = running_server(root / "data", limits=LIMITS, remote=str(root / "remote"))
+        server = running_server(
+            root / "data", limits=LIMITS, remote=str(root / "remote"), kafka=life.everything
+        )
         running = server.__enter__()
         client = running.client()
         workload.begin(client)
         _fail(life, "run", failing)
         workload.run(client, life.rounds)
-        if life.backs_up:
+        if life.everything:
+            workload.transact(client, running.kafka)
             workload.back_up(running.flight, root)
             workload.run(client, life.rounds // 4)
         _fail(life, "last", failing)

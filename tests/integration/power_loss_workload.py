@@ -4,6 +4,7 @@ Syncs may fail in it: what is refused then is to stay invisible, and a batch of 
 known whether it was committed is sent again with its sequence.
 """
 
+import json
 import shutil
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import confluent_kafka as ck
 import pyarrow as pa
 import pyarrow.flight as flight
 from backup_world import back_up
@@ -38,6 +40,8 @@ ROWS_MAX = 100_000
 LIMITS = Limits(segment_bytes_max=SEGMENT_BYTES, maintenance_seconds=100_000)
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 FIELDS = ["key: string", "n: int64"]
+LATER = 60.0
+"""How long what is awaited may take on a busy machine."""
 WRITER = "w"
 """Publishes, and is the consumer whose offset goes with it."""
 PRODUCER = "p"
@@ -69,6 +73,8 @@ class History:
     starts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     offsets: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     deleted: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    transacted: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """When a transaction was committed, and the first of its two batches."""
     backup: tuple[int, int, str] | None = None
     """When a backup began and was there, and its name."""
     restored: int = sys.maxsize
@@ -226,6 +232,27 @@ class Workload:
         act(client, "commit-offsets", consumer="etl", offsets=[position])
         self.history.offsets.append((self.history.now, number))
 
+    def transact(self, client: flight.FlightClient, kafka: str) -> None:
+        """Commit and abort transactions of a client of Kafka, each over two topics."""
+        create_topic(client, "books", FIELDS)
+        producer = ck.Producer({"bootstrap.servers": kafka, "transactional.id": "t"})
+        producer.init_transactions(LATER)
+        for commits in (True, False) * 5:
+            first = self.batches
+            self.batches += 2
+            producer.begin_transaction()
+            for number, topic in enumerate(("plain", "books"), first):
+                self.history.sent[number] = sys.maxsize, 1
+                producer.produce(topic, json.dumps({"n": number * ROWS_MAX}), partition=0)
+            assert producer.flush(LATER) == 0
+            if commits:
+                asked = self.history.now
+                self.history.sent |= dict.fromkeys((first, first + 1), (asked, 1))
+                producer.commit_transaction(LATER)
+                self.history.transacted.append((self.history.now, first))
+            else:
+                producer.abort_transaction(LATER)
+
     def back_up(self, server: str, root: Path) -> None:
         """Take a backup of the whole log, and restore it."""
         begun = self.history.now
@@ -379,6 +406,9 @@ def _check_whole(
             assert count == sent, "a part of a batch"
     for first, second in history.together:
         assert (first in seen) == (second in seen), "a part of a publish"
+    for place, first in history.transacted:
+        assert (first in seen) == (first + 1 in seen), "a part of a transaction"
+        assert place > lost_at or first in seen, "a transaction is lost"
     published = [at for at, (first, _) in enumerate(history.together, 1) if first in seen]
     found = act(client, "get-offsets", consumer=WRITER)["offsets"]
     assert [each["offset"] for each in found] == published[-1:], "a part of a transaction"

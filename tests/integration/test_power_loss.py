@@ -57,7 +57,7 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
 def recorded(forked: Lives, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     directory = tmp_path_factory.mktemp("power")
     root, record, pickled = begin(directory)
-    assert forked.run(Life(ROUNDS, backs_up=True), root, record, pickled) == []
+    assert forked.run(Life(ROUNDS, everything=True), root, record, pickled) == []
     workload: Workload = pickle.loads(pickled.read_bytes())
     assert not workload.history.failures
     root.rename(directory / "as it was")
