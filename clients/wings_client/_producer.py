@@ -17,6 +17,7 @@ a producer, so a window holds at most that many.
 """
 
 import atexit
+import logging
 import threading
 import time
 import warnings
@@ -67,6 +68,11 @@ JOIN_SECONDS = 1.0
 
 EXIT_SECONDS = 5.0
 """How long the end of the process waits for all producers that were left open."""
+
+WARNING_FAILURES = 3
+"""Failures in a row, within half a second by default, from which waiting pushes are logged."""
+
+_logger = logging.getLogger("wings_client")
 
 CHECK_TIMEOUT = check_of("append", "timeout")
 """Made once: `append` takes little longer than to make it."""
@@ -435,6 +441,13 @@ class Producer(Closing):
                 self._fail(error)
                 return
             self._transport.closed.wait(backoff.next_delay())
+            if backoff.failures == WARNING_FAILURES:
+                _logger.warning(
+                    "pushes to %s wait, and are tried again for up to %g s: %s",
+                    self.topic.name,
+                    retry.reconnect_seconds,
+                    error.message,
+                )
 
     def _one_stream(self) -> WingsError | None:
         """Write batches of the window until the stream breaks or reaches its age limit.

@@ -11,7 +11,7 @@ from breakable_proxy import BreakableProxy, breakable
 from fix_calls import Calls
 from fix_client import EAGER, Connect, NewTopic, async_in_soak
 
-from wings_client import Client, Committed, Connection, Retry, Topic
+from wings_client import Client, Committed, Connection, Retry, Topic, connect
 from wings_client._window import Window
 from wings_core.errors import (
     InvalidArgument,
@@ -22,7 +22,8 @@ from wings_core.errors import (
     TopicNotFound,
     Unavailable,
 )
-from wings_server.testing import RunningServer, server_process
+from wings_core.limits import Limits
+from wings_server.testing import RunningServer, running_server, server_process
 
 SENDS = 400
 
@@ -136,6 +137,23 @@ def test_what_does_not_fit_the_topic_is_raised_and_the_producer_goes_on(
             producer.send({"n": ["one"]})
         producer.send({"n": [1]})
     assert numbers(wings, topic) == [1]
+
+
+def test_pushes_that_wait_for_a_full_disk_are_logged_once_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    retry = Retry(delay=0.01, reconnect_seconds=0.5)
+    with (
+        running_server(limits=Limits(disk_free_bytes_min=2**60)) as full,
+        connect(full.flight, retry=retry) as client,
+    ):
+        topic = client.create_topic("waiting", {"n": int})
+        with pytest.raises(ResourceExhausted), client.producer(topic) as producer:
+            producer.append({"n": 1})
+    (warned,) = (each for each in caplog.records if each.name == "wings_client")
+    assert warned.getMessage().startswith(
+        f"pushes to {topic.name} wait, and are tried again for up to 0.5 s: pushes are refused: the"
+    )
 
 
 def test_leaving_the_block_flushes_and_tells_of_a_refusal(
