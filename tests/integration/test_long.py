@@ -67,23 +67,14 @@ class Use(NamedTuple):
 
 
 def use_of(server: ServerProcess) -> Use:
-    """Return what a server and the processes that it started use."""
     process = Path(f"/proc/{server.pid}")
-    started = [each.read_text().split() for each in process.glob("task/*/children")]
-    used = [Use(0, 0, 0, 0, *_files_of(server.data_dir))]
-    for pid in (server.pid, *itertools.chain(*started)):
-        with suppress(OSError):  # It has ended meanwhile.
-            used.append(_use_of(Path(f"/proc/{pid}")))
-    return Use(*map(sum, zip(*used, strict=True)))
-
-
-def _use_of(process: Path) -> Use:
     lines = (process / "status").read_text(encoding="ascii").splitlines()
     found = dict(line.split(":", 1) for line in lines)
     resident = int(found["RssAnon"].split()[0]) * 1024
     opened = list(_opened(process / "fd"))
     segments = sum(name.endswith((".segment", ".segment (deleted)")) for name in opened)
-    return Use(resident, int(found["Threads"]), len(opened) - segments, segments, 0, 0)
+    used = resident, int(found["Threads"]), len(opened) - segments, segments
+    return Use(*used, *_files_of(server.data_dir))
 
 
 def _files_of(directory: Path) -> tuple[int, int]:
