@@ -14,7 +14,7 @@ from wings_server.testing import RunningServer, running_server
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session")
