@@ -6,7 +6,6 @@ backup-begin ─▶ databases ─▶ files with messages, parts that are not kep
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from wings_core.backup.repository import (
     Manifest,
     Repository,
     StoredFile,
+    begin_of_id,
 )
 from wings_core.contracts.tickets import (
     METADATA_FILE,
@@ -110,11 +110,8 @@ class _Copy:
         if METADATA_FILE not in self._begun["databases"]:
             raise Internal(f"the server at {self._endpoint} backs up no metadata")
         folios = self._copy_folios()
-        # To the microsecond: the order of names is that of time.
-        seconds, microseconds = divmod(self._begun["at_us"], 1_000_000)
-        began = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}{microseconds:06d}Z"
         manifest = Manifest(
-            backup=f"{began}-{secrets.token_hex(4)}",
+            backup=f"{begin_of_id(self._begun['at_us'])}-{secrets.token_hex(4)}",
             wings=version("wings-flight"),
             log=self._begun["log"],
             at_us=self._begun["at_us"],

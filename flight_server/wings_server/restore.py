@@ -75,10 +75,12 @@ def _chosen(repository: "Repository", cut_at: int | None) -> "Manifest":
 
     Otherwise the newest.
     """
+    from wings_core.backup.repository import begin_of_id
+
     if cut_at is not None:
-        for each in map(repository.manifest, repository.manifests()):
-            if each.at_us >= cut_at:
-                return each
+        for each in repository.manifests():
+            if each >= begin_of_id(cut_at):
+                return repository.manifest(each)
     return repository.newest()
 
 

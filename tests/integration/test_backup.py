@@ -13,7 +13,7 @@ from token_calls import ROOT, client_of, names_of, new_token
 
 import wings_client
 from wings_client import Client
-from wings_core.backup.repository import Repository
+from wings_core.backup.repository import Repository, begin_of_id
 from wings_core.backup.restore import restore
 from wings_core.check import check_directory
 from wings_core.contracts.tickets import METADATA_FILE, BackupFiles, BackupRead
@@ -89,6 +89,8 @@ def test_a_time_is_restored_from_the_first_backup_after_it(
     maintain(client)
     assert rows_of(client, "plain") != before
     back_up(client, dest)
+    damaged = f"{begin_of_id(first.at_us - 1)}-00000000"
+    (dest / "backups" / f"{damaged}.json").write_text("{")  # It is before the time.
     until = format_timestamp(first.at_us)
     status, out, err = command(
         "restore", dest, "--data-dir", tmp_path / "restored", "--until", until

@@ -93,11 +93,11 @@ def take_snapshot(metadata: Metadata, holds: HoldsCopies, into: Path) -> Snapsho
     """
     with ExitStack() as opened:
         with holds.locked():
+            at = now_us()  # A service copies its metadata whole before it answers.
             copies = {
                 HOLDS_FILE: opened.enter_context(holds.copying()),
                 METADATA_FILE: opened.enter_context(metadata.copying()),
             }
-            at = now_us()
         databases: dict[str, Path] = {}
         try:
             for name in (METADATA_FILE, HOLDS_FILE):

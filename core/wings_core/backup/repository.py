@@ -23,11 +23,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from wings_core.contracts.messages import INT64_MAX
 from wings_core.errors import AlreadyExists, InvalidArgument, StorageCorrupt
 from wings_core.storage.objects import ObjectStore, open_objects
+from wings_core.times import format_timestamp
 
 MANIFEST_VERSION = 1
 """Version of manifests that this code writes, and the latest that it reads."""
 
 Bytes = Annotated[int, Field(ge=0, le=INT64_MAX)]
+
+
+def begin_of_id(at_us: int) -> str:
+    """Return the begin of the id of a backup of a time; the order of ids is that of time."""
+    return format_timestamp(at_us).translate({ord(each): None for each in "-:."})
 
 
 class _Model(BaseModel):
