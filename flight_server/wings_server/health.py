@@ -26,7 +26,7 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str | Non
     path = "/readyz" if "--ready" in arguments else "/healthz"
     config = environment.get("WINGS_CONFIG")
     try:
-        file = {} if config is None else tomllib.loads(Path(config).read_text())
+        file = tomllib.loads(Path(config).read_text()) if config else {}
     except (OSError, ValueError) as error:
         return f"{config}: {error}"
     _, _, port = (environment.get("WINGS_HTTP") or str(file.get("http", _HTTP))).rpartition(":")

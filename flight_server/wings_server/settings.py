@@ -80,6 +80,15 @@ def _parse_address(value: Any) -> Any:
     return Address.parse(value) if isinstance(value, str) else value
 
 
+def _check_path(value: Any) -> Any:
+    if value == "":
+        raise ValueError("an empty path: leave it out for the default")
+    return value
+
+
+PathSetting = Annotated[Path, BeforeValidator(_check_path)]
+"""A path that is not empty, which would be the current directory."""
+
 AddressSetting = Annotated[Address, BeforeValidator(_parse_address), PlainSerializer(str)]
 
 
@@ -135,7 +144,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data_dir: Path = Path("wings-data")
+    data_dir: PathSetting = Path("wings-data")
     metadata_url: MetadataUrl | None = None
     metadata: AddressSetting | None = None
     hot: ObjectStoreUrl | None = None
@@ -156,10 +165,10 @@ class Settings(BaseModel):
     kafka_partitions: int = Field(default=1, ge=1, le=SLOTS_MAX)
     root_token: Secret | None = None
     """Token of an operator, of at least 32 characters, valid while it is set; no flag."""
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_client_ca: Path | None = None
-    cluster_ca: Path | None = None
+    tls_cert: PathSetting | None = None
+    tls_key: PathSetting | None = None
+    tls_client_ca: PathSetting | None = None
+    cluster_ca: PathSetting | None = None
     cluster_token: Secret | None = None
     """Token of nodes for the metadata service and replicas, of at least 32 characters; no flag."""
     allowed_host: tuple[Annotated[str, AfterValidator(_check_host)], ...] = ()
@@ -248,7 +257,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path} is not TOML: {error}") from None
 
 
@@ -269,13 +278,14 @@ def _read_environment(model: type[Settings]) -> dict[str, Any]:
             for key in reversed(below):
                 value = {key: value}
             keys = _merge(keys, {name: value})
-    return _merge(whole, keys)
+    # Nothing is merged into a value without keys, which is then reported.
+    return _merge(whole, {key: keys[key] for key in keys if isinstance(whole.get(key, {}), dict)})
 
 
 def _decoded(variable: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"bad environment: {variable} is not JSON: {error}") from None
 
 

@@ -119,6 +119,8 @@ def test_the_health_check_reads_the_settings_of_the_server(tmp_path: Path) -> No
         config.write_text(f'http = "{http}"\ntls_cert = "{tmp_path}/server.pem"\n')
         variables = {"WINGS_CONFIG": str(config), "PATH": f"{sys.prefix}/bin:{os.defpath}"}
         assert health(variables, tmp_path, "--ready") == 0
+        unset = {"WINGS_CONFIG": "", "WINGS_HTTP": http, "WINGS_TLS_CERT": "server.pem"}
+        assert health(variables | unset, tmp_path) == 0
     assert health(variables, tmp_path) == 1
     config.write_text("http = ")
     assert health(variables, tmp_path) == 1

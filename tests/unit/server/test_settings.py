@@ -81,6 +81,8 @@ def test_variables_of_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPa
         ('log_level = "loud"\ndrain_seconds = -1\n', "{config}: log_level: "),
         ('log_level = "loud"\ndrain_seconds = -1\n', "{config}: drain_seconds: "),
         ("flight = \n", "{config} is not TOML: "),
+        (f"limits = {'[' * 100_000}", "{config} is not TOML: "),
+        ('data_dir = ""\n', "{config}: data_dir: an empty path"),
     ],
 )
 def test_an_error_in_the_file_names_the_file_and_the_key(
@@ -110,6 +112,9 @@ def test_a_missing_file_and_one_that_is_not_text_are_named(tmp_path: Path) -> No
         ("WINGS_LIMITS__NONE", "1", "WINGS_LIMITS__NONE: there is no such setting"),
         ("WINGS_LIMITS", '{"wire_rows_max": 0}', "WINGS_LIMITS.wire_rows_max: input should be"),
         ("WINGS_LIMITS", "{", "bad environment: "),
+        ("WINGS_LIMITS", "[" * 100_000, "bad environment: "),
+        ("WINGS_LIMITS", "5", "WINGS_LIMITS: input should be a valid dictionary"),
+        ("WINGS_DATA_DIR", "", "WINGS_DATA_DIR: an empty path"),
     ],
 )
 def test_an_error_in_the_environment_names_the_variable(
@@ -117,6 +122,7 @@ def test_an_error_in_the_environment_names_the_variable(
 ) -> None:
     config = tmp_path / "wings.toml"
     config.write_text('flight = "127.0.0.1:1"\n')
+    monkeypatch.setenv("WINGS_LIMITS__BATCH_BYTES_MAX", "1000000")
     monkeypatch.setenv(variable, value)
     with pytest.raises(InvalidArgument) as caught:
         load(config)
