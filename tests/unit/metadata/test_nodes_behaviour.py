@@ -74,6 +74,21 @@ def test_a_node_that_stopped_without_leaving_is_remembered_for_a_day(
     assert nodes.silent() == []
 
 
+def test_a_lost_node_is_not_listed_as_long_as_the_clock_was_set_back(
+    metadata: MetadataUnderTest,
+) -> None:
+    nodes = metadata.opened.nodes
+    nodes.renew(ONE, 60)
+    nodes.renew(OTHER, 10)
+    metadata.clock.time -= int(NODE_LEASE_SECONDS_MAX) * SECOND
+    assert nodes.renew(OTHER, 10) == [ONE, OTHER]
+    metadata.clock.time += 9 * SECOND
+    assert nodes.renew(OTHER, 10) == [ONE, OTHER]
+    metadata.clock.time += SECOND
+    assert nodes.renew(OTHER, 10) == [OTHER]
+    assert nodes.silent() == [ONE]
+
+
 def test_a_renewal_keeps_what_commits_remember_right(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     assert metadata.push(topic).start_offset == 0

@@ -13,7 +13,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from fix_calls import Calls
-from fix_metadata import DAY, NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
+from fix_metadata import DAY, NOON, SCHEMA, SECOND, A, B, Clock, accepted, batch_of, offsets_of
 from fix_postgres import PostgresServer, empty_schema, new_schema
 from forked_commands import FORKED
 
@@ -377,3 +377,28 @@ def test_nodes_that_create_groups_at_once_do_not_pass_the_limit_of_a_topic(
         topic = one.admin.create_topic(NAME, SCHEMA)
         assert sorted(threads.map(create, (one, other), "ab")) == [False, True]
         assert len(one.groups.of_topic(topic)) == 1
+
+
+def test_a_lease_renewed_while_another_process_is_refused_lasts(postgres: PostgresServer) -> None:
+    clock, renewals = Clock(), list[int]()
+
+    def late() -> int:
+        """Return the time, which is over once it is used."""
+        read = clock.time
+        if renewals:
+            renewals.pop()
+            clock.time += 8 * SECOND
+            assert owner.maintenance.acquire_lease("p", "owner", 10) is not None
+        return read
+
+    with (
+        empty_schema(postgres, NOON) as schema,
+        PostgresMetadata(postgres.url, schema=schema, clock=clock) as owner,
+    ):
+        assert owner.maintenance.acquire_lease("p", "owner", 10) is not None
+        with PostgresMetadata(postgres.url, schema=schema, clock=late) as other:
+            renewals.append(1)
+            assert other.maintenance.acquire_lease("p", "other", 10) is None
+            assert not renewals
+            clock.time += 5 * SECOND
+            assert other.maintenance.acquire_lease("p", "other", 10) is None

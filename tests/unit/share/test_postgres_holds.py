@@ -174,6 +174,16 @@ def test_a_lease_is_renewed_and_taken_over_when_its_owner_is_gone(
         other.check()
 
 
+def test_a_lease_outlasts_a_clock_that_was_set_back_by_no_more_than_its_length(
+    postgres_holds: PostgresHolds,
+) -> None:
+    postgres_holds.open().close()
+    postgres_holds.run(
+        "UPDATE owner SET token = gen_random_uuid(), expires_at = now() + interval '1 day'"
+    )
+    postgres_holds.open(lease_seconds=1.0, margin_seconds=0.5, claim_seconds=30).close()
+
+
 def test_a_renewal_that_fails_in_any_way_is_tried_again(
     postgres_holds: PostgresHolds, calls: Calls
 ) -> None:

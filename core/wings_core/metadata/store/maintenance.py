@@ -2,7 +2,8 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from wings_core.errors import WingsError
 from wings_core.metadata.checks import check_text
@@ -57,7 +58,7 @@ class DatabaseMaintenance(DatabasePart, Maintenance):
         length = round(seconds * 1_000_000)
         return self._database.write(
             lambda connection: _acquire_lease(
-                connection, name, holder, length, self._database.lease_now(connection)
+                connection, name, holder, length, partial(self._database.lease_now, connection)
             )
         )
 
@@ -200,7 +201,7 @@ _AFTER_KEEPS_FOLIOS = KEEPS_FOLIOS[:-1] + chr(ord(KEEPS_FOLIOS[-1]) + 1)
 
 
 def _acquire_lease(
-    connection: Connection, name: str, holder: str, length_us: int, now: int
+    connection: Connection, name: str, holder: str, length_us: int, clock: Callable[[], int]
 ) -> int | None:
     """Acquire or renew a lease; see `Maintenance.acquire_lease`."""
     row = connection.execute(
@@ -210,14 +211,15 @@ def _acquire_lease(
         "leases.holder <> excluded.holder OR leases.expires_at <= %(now)s THEN 1 ELSE 0 END, "
         "holder = excluded.holder, expires_at = excluded.expires_at "
         "WHERE leases.holder = excluded.holder OR leases.expires_at <= %(now)s RETURNING token",
-        {"name": name, "holder": holder, "length": length_us, "now": now},
+        {"name": name, "holder": holder, "length": length_us, "now": clock()},
     ).fetchone()
     if row is not None:
         return int(row[0])
+    # The row is locked by now. Before, its holder may have renewed it after the time above.
     connection.execute(
         "UPDATE leases SET expires_at = %(end)s::bigint "
         "WHERE name = %(name)s AND expires_at > %(end)s::bigint",
-        {"name": name, "end": now + length_us},
+        {"name": name, "end": clock() + length_us},
     )
     return None
 

@@ -7,7 +7,13 @@ from typing import Any, Self
 
 from wings_core.errors import AlreadyExists, ResourceExhausted
 from wings_core.metadata.checks import check_node, check_text
-from wings_core.metadata.interfaces import NODES_MAX, SILENT_SECONDS, Nodes, Tokens
+from wings_core.metadata.interfaces import (
+    NODE_LEASE_SECONDS_MAX,
+    NODES_MAX,
+    SILENT_SECONDS,
+    Nodes,
+    Tokens,
+)
 from wings_core.metadata.store.consumers import DatabaseConsumerGroups
 from wings_core.metadata.store.database import (
     Commits,
@@ -47,6 +53,11 @@ class DatabaseNodes(DatabasePart, Nodes):
             connection.execute(
                 "DELETE FROM nodes WHERE expires_at <= %s::bigint OR (address = %s AND id <> %s)",
                 (now - round(SILENT_SECONDS * 1e6), node.address, node.id),
+            )
+            # A lease that lasts longer than any was granted before the clock was set back.
+            connection.execute(
+                "UPDATE nodes SET expires_at = %s::bigint WHERE expires_at > %s::bigint",
+                (now + round(seconds * 1e6), now + round(NODE_LEASE_SECONDS_MAX * 1e6)),
             )
             connection.execute(
                 "INSERT INTO nodes (id, address, http, since, kafka, expires_at) "

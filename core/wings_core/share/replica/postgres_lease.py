@@ -132,11 +132,20 @@ class PostgresLease:
     def claim(self, seconds: float) -> None:
         """Take the lease, and renew it from now on; waits so long for that of another process.
 
+        That one lasts no longer than this, from now on.
+
         Raises:
             psycopg.Error: The server failed, or cannot be reached.
             Unavailable: Another process has it.
         """
         until = time.monotonic() + seconds
+        with self._session.transaction() as connection:
+            # The clock may have been set back since another process's lease began.
+            connection.execute(
+                "UPDATE owner SET expires_at = "
+                "least(expires_at, clock_timestamp() + make_interval(secs => %s))",
+                (self._seconds,),
+            )
         while not self._try("expires_at <= clock_timestamp()"):
             if time.monotonic() + CLAIM_PAUSE_SECONDS > until:
                 raise Unavailable(
