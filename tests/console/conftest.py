@@ -20,7 +20,7 @@ CHROMIUMS = (
     "chromium-browser",
     "google-chrome",
 )
-"""The first that is there is taken; the smallest draws the same with a third less of a processor."""
+"""The first that is there is taken; the smallest needs a third less of a processor."""
 
 
 @pytest.fixture(scope="session")
