@@ -36,8 +36,8 @@ PAUSE_SECONDS = 0.2
 """Between the turns of a client: what is looked for comes with time, not with speed."""
 STEPS = 10
 """Rows of a transaction, and records of Kafka's producer, in a turn."""
-LAG_ROWS_MAX = 20_000
-"""Rows that no worker took, or no commit of the table: more than some seconds of load."""
+LAG_ROWS_MAX = 60_000
+"""Rows that no worker took, or no commit of the table: more than a minute of load."""
 READERS_FEW, READERS = 20, 200
 READER_BYTES = 4 * MIB
 """What a reader that reads nothing may cost: what gRPC and Arrow have ready for it."""
