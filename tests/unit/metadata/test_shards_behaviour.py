@@ -102,6 +102,17 @@ def test_a_fresh_owner_is_not_replaced_and_a_stale_one_is(metadata: MetadataUnde
     assert (acquired.token, acquired.updated_at) == ("b", metadata.clock.time)
 
 
+def test_an_owner_is_stale_by_a_clock_that_was_set_back_too(metadata: MetadataUnderTest) -> None:
+    metadata.shards.open("s", "a", [URI])
+    metadata.clock.time -= 3_600 * SECOND
+    claims = [ShardClaim(URI, "a")]
+    assert only(metadata.shards.acquire("s", "b", claims, STALE)).token == "a"
+    metadata.clock.time += int(STALE) * SECOND - 1
+    assert only(metadata.shards.acquire("s", "b", claims, STALE)).token == "a"
+    metadata.clock.time += 1
+    assert only(metadata.shards.acquire("s", "b", claims, STALE)).token == "b"
+
+
 def test_of_two_who_replace_a_stale_owner_one_succeeds(metadata: MetadataUnderTest) -> None:
     metadata.shards.open("s", "a", [URI])
     metadata.clock.time += 2 * int(STALE) * SECOND

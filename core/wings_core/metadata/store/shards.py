@@ -45,10 +45,16 @@ class DatabaseShards(DatabasePart, Shards):
             shards = [claim.shard for claim in claims]
             _lock(connection, [source] * len(shards), shards)
             now = self._database.lease_now(connection)
+            # Updated before the clock was set back, a shard counts as updated now.
             connection.execute_rows(
-                "UPDATE shards SET token = %(token)s, "
-                "updated_at = CASE WHEN updated_at > %(now)s::bigint THEN updated_at "
-                "ELSE %(now)s::bigint END FROM {given} "
+                "UPDATE shards SET updated_at = %(now)s::bigint FROM {given} "
+                "WHERE shards.source = %(source)s AND shards.shard = given.shard "
+                "AND shards.state = 'open' AND updated_at > %(now)s::bigint",
+                {"shard text": shards},
+                {"now": now, "source": source},
+            )
+            connection.execute_rows(
+                "UPDATE shards SET token = %(token)s, updated_at = %(now)s::bigint FROM {given} "
                 "WHERE shards.source = %(source)s AND shards.shard = given.shard "
                 "AND shards.state = 'open' AND shards.token = given.token "
                 "AND (shards.token IN (%(token)s::text, '') OR updated_at <= %(stale)s::bigint)",
