@@ -41,6 +41,31 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_alone(browser: "Chrome") -> No
         _the_right_that_is_missing_is_named(page, token)
 
 
+def test_what_was_typed_stays_where_a_token_ends_meanwhile(browser: "Chrome") -> None:
+    with (
+        running_server(root_token=ROOT) as server,
+        httpx.Client(base_url=server.http, headers=bearer(ROOT)) as http,
+    ):
+        act(http, "create-topic", topic="typed", schema=FIELDS)
+        tokens = [
+            act(http, "token-create", name=name, grants=["read=typed", "write=typed"])["token"]
+            for name in ("first", "next")
+        ]
+        page = ConsolePage(browser, server.http)
+        page.reset()
+        page.script("sessionStorage.setItem('wings-token', arguments[0])", tokens[0])
+        page.open(f"topic/{quote(f'{NAMESPACE}/topics/typed', safe='')}/produce")
+        page.type("input[aria-label='n']", "4711")
+        act(http, "token-revoke", name="first")
+        page.expect("The last one was refused", within="dialog")
+        page.type("dialog input", tokens[1])
+        page.click("dialog button.primary")
+        page.click("form button.primary")
+        page.expect("1 row is committed")
+        page.go(f"topic/{quote(f'{NAMESPACE}/topics/typed', safe='')}")
+        page.expect("4711", within="tbody")
+
+
 def _the_right_that_is_missing_is_named(page: ConsolePage, token: str) -> None:
     page.script("sessionStorage.setItem('wings-token', arguments[0])", token)
     page.open("nodes")

@@ -24,8 +24,9 @@ export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   set(text) {
     sessionStorage.setItem(TOKEN, text);
+    const isAwaited = waiting.length > 0;
     waiting.splice(0).forEach((resolve) => resolve(true));
-    tell("token");
+    tell("token", isAwaited);
   },
   forget() {
     sessionStorage.removeItem(TOKEN);

@@ -131,9 +131,10 @@ events.addEventListener("back", () => {
   drawFoot();
 });
 events.addEventListener("token-needed", (event) => tokenDialog(event.detail));
-events.addEventListener("token", () => {
+events.addEventListener("token", (event) => {
   drawFoot();
-  void show();
+  // A page that waited for the token goes on by itself, with what was typed there.
+  if (!event.detail) void show();
 });
 addEventListener("hashchange", show);
 
