@@ -131,8 +131,9 @@ class Tls:
         )
 
     def _warn_if_ended(self) -> None:
-        if self.ends_at <= datetime.now(UTC):
-            _logger.warning("the certificate has ended: clients refuse it", ended=str(self.ends_at))
+        ends_at = self._pem.ends_at
+        if ends_at <= datetime.now(UTC):
+            _logger.warning("the certificate has ended: clients refuse it", ended=str(ends_at))
 
     def _configuration(self) -> Any:
         import grpc

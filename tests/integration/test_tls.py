@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from flight_calls import act
+from structlog.testing import capture_logs
 from token_calls import ROOT, bearer, client_of
 from typer.testing import CliRunner
 from waiting import until
@@ -335,6 +336,21 @@ def test_health_tells_of_the_certificate_that_ends_first(tmp_path: Path) -> None
     (live / "server.pem").write_text(chain)
     renewed = Tls(live / "server.pem", live / "server-key.pem", None).ends_at
     assert (renewed - first).days == 80
+
+
+def test_a_certificate_that_has_ended_is_warned_of_until_it_is_renewed(tmp_path: Path) -> None:
+    live, good = tmp_path / "live", tmp_path / "good"
+    certificates.make_certificates(live, [], days=0)
+    certificates.make_certificates(good, [])
+    with capture_logs() as logged:
+        tls = Tls(live / "server.pem", live / "server-key.pem", None)
+        assert [each["log_level"] for each in logged] == ["warning"]
+        tls.reload()
+        assert [each["log_level"] for each in logged] == ["warning", "info", "warning"]
+        for name in ("server.pem", "server-key.pem"):
+            (live / name).write_bytes((good / name).read_bytes())
+        tls.reload()
+        assert [each["log_level"] for each in logged[3:]] == ["info"]
 
 
 def test_an_authority_that_was_removed_is_trusted_no_more(tmp_path: Path) -> None:
