@@ -1,5 +1,9 @@
 """How every store of `Transactions` fences producers, and ends what they staged and collected."""
 
+import sqlite3
+from pathlib import Path
+from typing import Any
+
 import pytest
 from fix_metadata import (
     DAY,
@@ -22,6 +26,8 @@ from wings_core.errors import (
 )
 from wings_core.metadata import stages as rules
 from wings_core.metadata.maintenance import MaintenanceLease
+from wings_core.metadata.sqlite import SqliteMetadata
+from wings_core.metadata.sqlite.database import SqliteConnection
 from wings_core.metadata.waiting import Wake
 from wings_core.model import (
     CommitResult,
@@ -276,6 +282,23 @@ def test_a_transaction_is_aborted_by_a_clock_that_was_set_back_too(
     metadata.clock.time += SECOND
     assert metadata.transactions.expire(10) == 1
     assert metadata.stages.of_topic(topic.uuid) == []
+
+
+def test_late_transactions_are_looked_for_among_open_ones_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[str] = []
+    execute = SqliteConnection.execute
+
+    def explained(self: SqliteConnection, query: str, params: Any = None) -> sqlite3.Cursor:
+        rows = execute(self, f"EXPLAIN QUERY PLAN {query}", params).fetchall()
+        plans.extend(detail for *_, detail in rows)
+        return execute(self, query, params)
+
+    with SqliteMetadata(tmp_path / "metadata.db") as store:
+        monkeypatch.setattr(SqliteConnection, "execute", explained)
+        assert store.transactions.expire(10) == 0
+    assert plans == ["SEARCH transactions USING INDEX transactions_open (deadline>?)"]
 
 
 def test_a_transaction_past_its_deadline_is_aborted_and_its_producer_fenced(
