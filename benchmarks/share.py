@@ -30,7 +30,6 @@ from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator.coordinator import Coordinator, Replicas, ShareSource
 from wings_core.share.model import Acknowledgement, AcquireRequest
-from wings_core.share.quorum.run import LocalLink
 from wings_core.share.remote.link import RemoteLink
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -185,7 +184,7 @@ def _bench(replicas: int) -> Generator[_Bench]:
         else:
             store = SqliteHoldStore(directory / "holds.sqlite")
             replica = stack.enter_context(closing(Replica(lambda: store)))
-            own = Replicas([LocalLink(replica)], local=True)
+            own = Replicas(own=replica)
             coordinator = Coordinator(own, ShareSource(metadata.registry))
         yield stack.enter_context(closing(_Bench(metadata, coordinator, directory)))
 

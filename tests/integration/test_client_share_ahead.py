@@ -30,8 +30,8 @@ from wings_client._transport import Transport
 from wings_core.contracts.share import AcknowledgementEntry
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
 from wings_core.share.coordinator.finalize import Finalizer
-from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import Verdict
+from wings_core.share.replica.requests import Procedure
 from wings_server.testing import RunningServer, server_process
 
 MESSAGES = 200

@@ -16,7 +16,7 @@ import pyarrow as pa
 from wings_core.errors import WingsError
 from wings_core.model import LeasedRange, ShareGroup, Topic
 from wings_core.names import TopicName
-from wings_core.partitions import Partition
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.times import monotonic, now_us
 
 AcknowledgeType = Literal["accept", "release", "reject", "renew"]
@@ -35,6 +35,11 @@ class ShareKey:
     topic_uuid: str
     partition: Partition
 
+    @classmethod
+    def of(cls, group: ShareGroup, partition: Partition) -> "ShareKey":
+        """Return the key of a partition of a group."""
+        return cls(group.uuid, group.topic.uuid, partition)
+
 
 class OffsetRange(NamedTuple):
     """The offsets `[first, last]`, at least one."""
@@ -46,6 +51,14 @@ class OffsetRange(NamedTuple):
     def messages(self) -> int:
         """How many offsets it has."""
         return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a partition's log begins, and its next offset."""
+
+    start: int
+    end: int
 
 
 class Clock(Protocol):
@@ -102,6 +115,13 @@ class AcquireRequest:
     times: "ReadTimes | None" = None
     """Reads from when on messages are delivered, of a group that has a column for it; blocks for
     the reads. None: those whose time is not known yet are left for another request."""
+
+    @property
+    def only_partition(self) -> Partition | None:
+        """The one partition that it may be served from; None: any."""
+        if self.partition is None and self.group.topic.partition_key is None:
+            return UNPARTITIONED
+        return self.partition
 
 
 Leased = list[LeasedRange] | WingsError

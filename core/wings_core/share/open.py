@@ -11,7 +11,6 @@ from wings_core.metadata.interfaces import Admin, Groups, all_topics
 from wings_core.metadata.sqlite.files import is_empty
 from wings_core.model import ShareGroup
 from wings_core.share.coordinator.coordinator import Replicas
-from wings_core.share.quorum.run import LocalLink
 from wings_core.share.replica.copies import PostgresCopies
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore, damaged
@@ -34,7 +33,7 @@ def open_embedded(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Rep
         groups: Returns all groups there are.
     """
     replica = open_replica(path, groups)
-    return Replicas([LocalLink(replica)], local=True, own=replica)
+    return Replicas(own=replica)
 
 
 def open_replica(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Replica:

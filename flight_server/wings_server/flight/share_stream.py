@@ -40,7 +40,7 @@ from wings_core.errors import (
 from wings_core.fetch.fetcher import Cancel
 from wings_core.log import Log
 from wings_core.model import LeasedRange
-from wings_core.share.coordinator.ready import WaitingMember
+from wings_core.share.coordinator.partitions import WaitingMember
 from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_core.share.delivery.stream_holds import StreamHolds, divided, still_held
 from wings_core.share.model import Acknowledgement, AcquireRequest, Leased

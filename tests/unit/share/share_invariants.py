@@ -31,7 +31,6 @@ import replica_calls
 from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.model import LeasedRange
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.model import Acknowledgement, AcknowledgeType, ShareKey
 from wings_core.share.replica.requests import (
     Answer,
@@ -42,7 +41,7 @@ from wings_core.share.replica.requests import (
 )
 
 if TYPE_CHECKING:
-    from share_simulation import NodeClock, ReplicaNode, Stream, World
+    from share_simulation import CoordinatorCore, NodeClock, ReplicaNode, Stream, World
 
 FINAL: tuple[AcknowledgeType, ...] = ("accept", "reject")
 
@@ -130,7 +129,7 @@ class Observer:
 
     def delivered(
         self,
-        core: CoordinatorCore,
+        core: "CoordinatorCore",
         clock: "NodeClock",
         leased: LeasedRange,
         stream: "Stream | None" = None,
@@ -201,7 +200,7 @@ class Observer:
 
     def acknowledged(
         self,
-        core: CoordinatorCore,
+        core: "CoordinatorCore",
         clock: "NodeClock",
         attempts: Sequence[Attempt],
         errors: Sequence[WingsError | None],
@@ -226,7 +225,7 @@ class Observer:
             if attempt.entry.type == "renew" and error is None:
                 self._renewed(core, clock, attempt)
 
-    def _renewed(self, core: CoordinatorCore, clock: "NodeClock", attempt: Attempt) -> None:
+    def _renewed(self, core: "CoordinatorCore", clock: "NodeClock", attempt: Attempt) -> None:
         entry = attempt.entry
         until = self._until(core, clock, attempt.leased, entry.first, entry.last)
         for offset in range(entry.first, entry.last + 1):
@@ -249,7 +248,7 @@ class Observer:
 
     def _until(
         self,
-        core: CoordinatorCore,
+        core: "CoordinatorCore",
         clock: "NodeClock",
         leased: LeasedRange,
         first: int,
@@ -282,7 +281,7 @@ class Observer:
         for node in world.replicas:
             self._check_promises(node)
         for coordinator in world.coordinators:
-            if coordinator.core.table.is_loaded(world.group, UNPARTITIONED):
+            if coordinator.core.table.find(world.group, UNPARTITIONED) is not None:
                 self._check_states(coordinator.core)
         for offset in range(world.log_start, world.log_end):
             may_be_accepted = "accept" in self.in_doubt[offset].values()
@@ -291,7 +290,7 @@ class Observer:
                 f"{offset} was finished and no worker acknowledged it, nor has it a dead letter"
             )
 
-    def _check_states(self, core: CoordinatorCore) -> None:
+    def _check_states(self, core: "CoordinatorCore") -> None:
         state = core.table.get(self.world.group, UNPARTITIONED).state
         at = state.start_offset
         for first, last, _ in state.records():

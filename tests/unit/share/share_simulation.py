@@ -40,31 +40,35 @@ from wings_core.model import (
 )
 from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.coordinator.core import CoordinatorCore
-from wings_core.share.coordinator.groups import Bounds
+from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.lease import Leases
+from wings_core.share.coordinator.partitions import PartitionTable
+from wings_core.share.coordinator.settle import Settling
+from wings_core.share.coordinator.upkeep import Archiving
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
     Acknowledgement,
     AcknowledgeType,
     AcquireRequest,
     ArchivedRange,
+    Bounds,
     OffsetRange,
     PendingDeadLetters,
 )
-from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.run import (
+from wings_core.share.quorum.quorum import (
     ANSWERS_SECONDS_MAX,
     GRACE_SECONDS,
-    Broadcast,
-    Effect,
-    FinishDeadLetters,
-    Pause,
-    Procedure,
+    HoldQuorum,
     is_heard,
 )
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
     Answer,
+    Broadcast,
+    Effect,
+    FinishDeadLetters,
+    Pause,
+    Procedure,
     Request,
 )
 from wings_core.share.replica.store import Mark, PartitionWrite, Row, StoredPartition
@@ -136,10 +140,32 @@ class Parts:
 
     replica: type[Replica] = Replica
     quorum: type[HoldQuorum] = HoldQuorum
-    core: type[CoordinatorCore] = CoordinatorCore
+    leases: type[Leases] = Leases
+    settling: type[Settling] = Settling
+    finalizer: type[Finalizer] = Finalizer
     store: type[MemoryStore] = MemoryStore
     holds: type[StreamHolds] = StreamHolds
     coordinator_id: Callable[[int, int], str] = lambda number, start: f"c{number}-{start}"
+
+
+class CoordinatorCore:
+    """The procedures of a coordinator, without its threads."""
+
+    def __init__(self, world: "World", clock: "NodeClock", name: str) -> None:
+        parts, rng = world.parts, world.rng
+        quorum = parts.quorum(len(world.replicas), clock, rng)
+        self.now = clock.now
+        self.table = table = PartitionTable(quorum, clock, name)
+        self.finalizer = finalizer = parts.finalizer(
+            table, quorum, Letters(world), clock, rng, _unheard, _unheard
+        )
+        self.leases = parts.leases(table, quorum, finalizer, clock, rng, _unheard, whole_batches)
+        self.archiving = Archiving(table, quorum, self.leases, finalizer, clock, _unheard)
+        self.settling = parts.settling(name, table, finalizer, clock, _unheard)
+
+
+def _unheard(*_: object) -> None:
+    """Hear of nothing: workers look from time to time."""
 
 
 class NodeClock:
@@ -321,9 +347,8 @@ class World:
     def start_coordinator(self, node: CoordinatorNode) -> None:
         node.starts += 1
         node.up = True
-        quorum = self.parts.quorum(len(self.replicas), node.clock, self.rng)
         name = self.parts.coordinator_id(node.number, node.starts)
-        node.core = self.parts.core(quorum, Letters(self), node.clock, self.rng, id=name)
+        node.core = CoordinatorCore(self, node.clock, name)
         node.flow = Flow(self, node)
 
     def break_something(self) -> None:
@@ -439,7 +464,8 @@ class World:
         yield from core.table.load(group, [UNPARTITIONED])
         if isinstance(asked, AcquireRequest):
             ranges: list[LeasedRange] = []
-            for bundle in core.leases.plan(group, {0: asked}, [self.log], whole_batches).bundles:
+            bundles, _ = core.leases.plan(group, {0: asked}, [self.log], self.times)
+            for bundle in bundles:
                 for _, leased in (yield from core.leases.hold(group, bundle)):
                     if isinstance(leased, WingsError):
                         raise leased
@@ -464,7 +490,7 @@ class World:
             return
         core = node.core
         for partition in core.table.exhausted(self.group):
-            procedure = core.leases.archive_exhausted(self.group, partition, self.bounds)
+            procedure = core.archiving.archive(self.group, partition, self.bounds)
             self.drive_alone(node, procedure)
 
 
@@ -663,7 +689,7 @@ class Flow:
             )
             for numbers in together
         ]
-        bundles = core.leases.plan(group, requests, [world.log], whole_batches).bundles
+        bundles, _ = core.leases.plan(group, requests, [world.log], world.times)
         begun, begun_at = len(procedures), core.now()
 
         def done(outcomes: Sequence[tuple[Any, WingsError | None]]) -> None:
@@ -679,7 +705,7 @@ class Flow:
             if (core.now() - begun_at) * 2_000 >= group.config.lock_duration_ms:
                 for number in requests:
                     ranges, error = told[number]
-                    held = [each for each in ranges or () if core.table.is_leased(group, each)]
+                    held = [each for each in ranges or () if core.finalizer.is_leased(group, each)]
                     told[number] = (held, error)
             for number, (_, tell) in enumerate(offered):
                 tell(*told[number])
@@ -732,9 +758,7 @@ class Worker:
                 self.handle(node, leased)
             world.after(world.rng.uniform(0.05, 0.3), again)
 
-        request = AcquireRequest(
-            world.group, self.name, UNPARTITIONED, messages_max, 1_000, times=world.times
-        )
+        request = AcquireRequest(world.group, self.name, UNPARTITIONED, messages_max, 1_000)
         world.drive(node, request, done)
 
     def handle(self, node: CoordinatorNode, leased: LeasedRange) -> None:
@@ -908,12 +932,13 @@ class Stream:
             world.after(world.rng.uniform(0.01, 0.3), self._deliver)
 
         name = self.worker.name
-        request = AcquireRequest(world.group, name, UNPARTITIONED, room, 1_000, times=world.times)
+        request = AcquireRequest(world.group, name, UNPARTITIONED, room, 1_000)
         world.drive(node, request, done)
 
     def _release(self, leased: LeasedRange) -> None:
         lease = Lease.parse(leased.lease)
         ranges = [OffsetRange(leased.start_offset, leased.end_offset)]
-        leases, group = self.node.core.leases, self.world.group
-        release = leases.release_undelivered(group, UNPARTITIONED, lease, ranges)
+        core = self.node.core
+        tracked = core.table.get(self.world.group, UNPARTITIONED)
+        release = core.finalizer.release_undelivered(tracked, lease, ranges)
         self.world.drive_alone(self.node, release)

@@ -20,9 +20,9 @@ from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup, member_tag
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.coordinator import coordinator as coordinator_module
 from wings_core.share.coordinator import finalize
-from wings_core.share.coordinator.ready import ReadyPartitions
+from wings_core.share.coordinator import lease as lease_module
+from wings_core.share.coordinator.partitions import ReadyPartitions
 from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, ShareKey
 from wings_core.share.replica.requests import (
     Answer,
@@ -859,7 +859,7 @@ def test_what_others_hold_is_asked_for_less_and_less_often_however_often_a_membe
 def test_a_look_ends_though_what_it_has_looked_at_is_to_be_asked_for_again_by_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_module, "PEEK_PARTITIONS", 1)
+    monkeypatch.setattr(lease_module, "PEEK_PARTITIONS", 1)
     with open_share(tmp_path, 3) as share:
         topic, other = share.metadata.create_topic("key"), share.open_coordinator()
         group = share.group(topic=topic, in_flight_max=1)

@@ -11,7 +11,7 @@ from fix_share import HandClock
 from wings_core.errors import Unavailable
 from wings_core.model import PartitionState
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.ready import LISTED_SECONDS, STALE_MAX, ReadyPartitions
+from wings_core.share.coordinator.partitions import LISTED_SECONDS, STALE_MAX, ReadyPartitions
 
 Hear = Callable[[Mapping[Partition, int] | None], None]
 
@@ -157,10 +157,10 @@ def test_one_that_took_some_wakes_the_next_while_more_is_ready() -> None:
     topic = Topic()
     topic.commit(A)
     topic.wait("one", "two")
-    topic.index.took_some()
+    topic.index.wake_next()
     assert topic.taken() == ["one"]
     topic.empty(A)
-    topic.index.took_some()
+    topic.index.wake_next()
     assert topic.taken() == []
 
 
@@ -302,10 +302,10 @@ def test_a_member_of_one_partition_that_finds_none_wakes_one_for_what_else_is_re
     topic.commit(B)
     topic.wait("of a", partition=A)
     topic.wait("any")
-    topic.index.found_none(A)
+    topic.index.wake_next(besides=A)
     assert topic.taken() == ["any"]
     topic.empty(B)
-    topic.index.found_none(A)
+    topic.index.wake_next(besides=A)
     assert topic.taken() == []
 
 

@@ -14,21 +14,20 @@ from wings_core.contracts.share import AliveMessage, ClientMessage, CreditMessag
 from wings_core.errors import WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.core import CoordinatorCore
 from wings_core.share.coordinator.finalize import Finalizer, SettleEntry
-from wings_core.share.coordinator.groups import Bounds, TrackedPartition
 from wings_core.share.coordinator.lease import Bundle, Leases
+from wings_core.share.coordinator.partitions import TrackedPartition
 from wings_core.share.coordinator.settle import SettleRequest, Settling
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
-    AcquireRequest,
     ArchivedRange,
+    Bounds,
     Leased,
     PendingDeadLetters,
+    ReadTimes,
     ShareKey,
 )
 from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
-from wings_core.share.quorum.run import Procedure
 from wings_core.share.quorum.votes import HoldResult, Verdict, Vote
 from wings_core.share.replica.partition import RangePiece, ReplicaPartition
 from wings_core.share.replica.replica import Replica
@@ -38,6 +37,7 @@ from wings_core.share.replica.requests import (
     HoldRequest,
     LeaseEntry,
     PartOutcome,
+    Procedure,
     RangeAnswer,
     ReleaseRequest,
     Request,
@@ -138,13 +138,13 @@ class OrderNotTold(HoldQuorum):
 
 class LeasesWithoutTimes(Leases):
     def _check_times(
-        self, request: AcquireRequest, tracked: TrackedPartition, bounds: Bounds
+        self,
+        group: ShareGroup,
+        tracked: TrackedPartition,
+        bounds: Bounds,
+        times: ReadTimes | None,
     ) -> None:
         pass
-
-
-class CoreThatLooksAtNoTimes(CoordinatorCore):
-    leases_type = LeasesWithoutTimes
 
 
 class StateThatLearnsTooMuch(MessageStates):
@@ -156,14 +156,14 @@ class StateThatLearnsTooMuch(MessageStates):
 
 class LeasesThatSkipTimes(Leases):
     def _check_times(
-        self, request: AcquireRequest, tracked: TrackedPartition, bounds: Bounds
+        self,
+        group: ShareGroup,
+        tracked: TrackedPartition,
+        bounds: Bounds,
+        times: ReadTimes | None,
     ) -> None:
         tracked.state.__class__ = StateThatLearnsTooMuch
-        super()._check_times(request, tracked, bounds)
-
-
-class CoreThatSkipsTimes(CoordinatorCore):
-    leases_type = LeasesThatSkipTimes
+        super()._check_times(group, tracked, bounds, times)
 
 
 class DeadLetterLater:
@@ -178,10 +178,6 @@ class DeadLetterNotAwaited(Finalizer):
         self, group: ShareGroup, letters: Sequence[ArchivedRange]
     ) -> PendingDeadLetters | None:
         return DeadLetterLater()
-
-
-class CoreThatAwaitsNoDeadLetter(CoordinatorCore):
-    finalizer_type = DeadLetterNotAwaited
 
 
 class CountOfOneReplica(HoldQuorum):
@@ -231,20 +227,12 @@ class ForgetsTheLastAcceptance(Settling):
         return [[*errors, errors[-1]], *others]
 
 
-class CoreThatForgetsTheLastAcceptance(CoordinatorCore):
-    settling_type = ForgetsTheLastAcceptance
-
-
 class AcceptsWhatAnotherHolds(Settling):
     def _look_up(self, tracked: TrackedPartition, entry: SettleEntry) -> bool:
         for first, last, record in tracked.state.records():
             if first <= entry.first <= last:
                 entry.lease = record.lease or entry.lease
         return super()._look_up(tracked, entry)
-
-
-class CoreThatAcceptsForAnyone(CoordinatorCore):
-    settling_type = AcceptsWhatAnotherHolds
 
 
 class AcceptsWhatOneOfThemHeld(Finalizer):
@@ -258,10 +246,6 @@ class AcceptsWhatOneOfThemHeld(Finalizer):
     ) -> Procedure[Verdict]:
         yield from super().tombstone(tracked, held[:1], until, tries=tries)
         return Verdict.DONE
-
-
-class CoreThatAcceptsOneForAll(CoordinatorCore):
-    finalizer_type = AcceptsWhatOneOfThemHeld
 
 
 class TogetherOnAMinority(HoldOnAMinority):
@@ -282,10 +266,6 @@ class LeasesWhatWasRefused(Leases):
             for each in bundle.taken
             for pick in each.picks[:1]
         ]
-
-
-class CoreThatLeasesWhatWasRefused(CoordinatorCore):
-    leases_type = LeasesWhatWasRefused
 
 
 class CreditGivenBackWithoutAWord(StreamHolds):
@@ -317,26 +297,24 @@ BUGS = {
     "a partition is leased twice where order matters": Parts(
         replica=OtherLeasesOfThePartitionIgnored
     ),
-    "times are not looked at": Parts(core=CoreThatLooksAtNoTimes),
-    "what was not looked at is available before its time": Parts(core=CoreThatSkipsTimes),
+    "times are not looked at": Parts(leases=LeasesWithoutTimes),
+    "what was not looked at is available before its time": Parts(leases=LeasesThatSkipTimes),
     "anyone releases": Parts(replica=AnyoneReleases),
     "what is released for later is held at once": Parts(replica=DelayNotKept),
     "replicas are not told that order matters": Parts(quorum=OrderNotTold),
-    "a dead letter is not awaited": Parts(core=CoreThatAwaitsNoDeadLetter),
+    "a dead letter is not awaited": Parts(finalizer=DeadLetterNotAwaited),
     "a replica that missed deliveries is believed": Parts(quorum=CountOfOneReplica),
     "a refusal is answered with OK": Parts(replica=TombstoneInPart),
     "the first of several requests in one write is not durable": Parts(
         replica=FirstOfSeveralNotDurable
     ),
-    "the last of several acceptances is forgotten": Parts(core=CoreThatForgetsTheLastAcceptance),
+    "the last of several acceptances is forgotten": Parts(settling=ForgetsTheLastAcceptance),
     "what another holds is accepted with those of its partition": Parts(
-        core=CoreThatAcceptsForAnyone
+        settling=AcceptsWhatAnotherHolds
     ),
-    "the first of several members accepts for all": Parts(core=CoreThatAcceptsOneForAll),
+    "the first of several members accepts for all": Parts(finalizer=AcceptsWhatOneOfThemHeld),
     "what several members take is granted on a minority": Parts(quorum=TogetherOnAMinority),
-    "what was refused to one of several members is leased": Parts(
-        core=CoreThatLeasesWhatWasRefused
-    ),
+    "what was refused to one of several members is leased": Parts(leases=LeasesWhatWasRefused),
     "a coordinator's leases are those of its last start": Parts(
         coordinator_id=lambda number, start: f"c{number}"
     ),
@@ -351,22 +329,21 @@ BUGS = {
 
 FOUND_BY = {
     "a tombstone is taken for done on a minority": 8,
-    "a hold is granted right after a restart": 3,
-    "the mark is not moved": 14,
-    "a lease is counted from the answer": 2,
+    "a hold is granted right after a restart": 8,
+    "the mark is not moved": 8,
+    "a lease is counted from the answer": 4,
     "attempts that expired are not counted": 1,
     "what another holds is granted": 1,
-    "a partition is leased twice where order matters": 34,
-    "what is released for later is held at once": 14,
-    "replicas are not told that order matters": 34,
+    "a partition is leased twice where order matters": 46,
+    "what is released for later is held at once": 4,
+    "replicas are not told that order matters": 46,
     "a replica that missed deliveries is believed": 1,
     "the first of several requests in one write is not durable": 5,
     "a refusal is answered with OK": 2,
-    "what another holds is accepted with those of its partition": 23,
-    "the first of several members accepts for all": 3,
-    "what several members take is granted on a minority": 731,
+    "what another holds is accepted with those of its partition": 67,
+    "what several members take is granted on a minority": 11,
     "what was refused to one of several members is leased": 7,
-    "a coordinator's leases are those of its last start": 4,
+    "a coordinator's leases are those of its last start": 113,
     "a stream gives credit back to a client that stands still": 1,
     "a stream counts on a lock for longer than the coordinator": 55,
     "a stream gives back what its client releases": 11,

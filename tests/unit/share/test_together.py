@@ -14,11 +14,10 @@ from fix_share import ShareUnderTest, entry_of, open_share
 from wings_core.errors import InvalidRecordState, Unavailable, WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.groups import ShareGroupTable
+from wings_core.share.coordinator.lease import Acquires
 from wings_core.share.model import Acknowledgement, AcquireRequest, ShareKey
-from wings_core.share.quorum.quorum import TRIES_MAX
-from wings_core.share.quorum.run import Broadcast, Runner
-from wings_core.share.replica.requests import HoldRequest, ReleaseEntry, ReleaseRequest
+from wings_core.share.quorum.quorum import TRIES_MAX, Runner
+from wings_core.share.replica.requests import Broadcast, HoldRequest, ReleaseEntry, ReleaseRequest
 
 MEMBERS = ("one", "two", "three")
 
@@ -80,7 +79,7 @@ def test_where_one_partition_is_not_known_nothing_of_another_is_kept_from_the_ne
         if partition == B:
             raise Unavailable("metadata is gone")
 
-    calls.before(ShareGroupTable, "state", lose_b)
+    calls.before(Acquires, "_log", lose_b)
     requests = [AcquireRequest(group, "one", each, 3, 3) for each in (A, B)]
     with pytest.raises(Unavailable):
         share.coordinator.settle(group, (), requests)

@@ -1,17 +1,20 @@
 """Coordinator: leases the messages of groups and takes their acknowledgements, on one node.
 
 There is no leader: any coordinator leases any partition, and they agree through the replicas.
-A call that waits for messages hears of commits by the registry's watch, of releases by a callback
-of its own, and of locks and delays that end by the thread that counts their time.
+
+It has the groups that members use on this node, each with its index. A call that waits for messages
+hears of commits by the registry's watch, of releases by a callback of its own, and of locks and
+delays that end by the thread that counts their time.
 """
 
 import logging
 import random
-from collections.abc import Callable, Collection, Container, Generator, Mapping, Sequence
+import threading
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import (
@@ -19,32 +22,28 @@ from wings_core.errors import (
     InvalidArgument,
     OffsetOutOfRange,
     StorageCorrupt,
+    Unavailable,
     WingsError,
 )
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import (
-    HeldRange,
-    Lease,
-    LeasedRange,
-    PartitionState,
-    ShareGroup,
+from wings_core.model import HeldRange, Lease, LeasedRange, ShareGroup
+from wings_core.partitions import Partition
+from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.followers import FindGroup, Followers
+from wings_core.share.coordinator.lease import Acquires, Leases, peeked
+from wings_core.share.coordinator.partitions import (
+    PartitionTable,
+    ReadyPartitions,
+    WaitingMember,
 )
-from wings_core.partitions import UNPARTITIONED, Partition
-from wings_core.share.coordinator.core import Archiving, CoordinatorCore, Loop
-from wings_core.share.coordinator.groups import (
-    READ_PARTITIONS_MAX,
-    Bounds,
-    FindGroup,
-    ShareGroupTable,
-)
-from wings_core.share.coordinator.lease import Bundle
 from wings_core.share.coordinator.positions import FindOffsets, Positions
-from wings_core.share.coordinator.ready import ReadyPartitions, WaitingMember
-from wings_core.share.coordinator.settle import Settles
+from wings_core.share.coordinator.settle import Settles, Settling
+from wings_core.share.coordinator.upkeep import Archiving, Loop
 from wings_core.share.model import (
     Acknowledgement,
     AcquireRequest,
+    Bounds,
     Clock,
     DeadLetterSink,
     Leased,
@@ -53,13 +52,28 @@ from wings_core.share.model import (
     ReadTimes,
 )
 from wings_core.share.progress import ShareCounts
-from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.run import Procedure, ReplicaLink, Runner
+from wings_core.share.quorum.quorum import HoldQuorum, Runner
 from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.requests import ReplicaLink
 from wings_core.times import Deadline
 
-PEEK_PARTITIONS, PEEK_MIN = 16, 4
-"""Ready partitions that an acquire looks at first, at most and at least; then at more."""
+UNUSED_SECONDS = 60.0
+"""Time after which the index of a group that no member has asked for is dropped."""
+
+WAKE_SECONDS_MIN = 0.005
+"""Locks and delays that end within this time of each other wake members together."""
+
+WAKE_SECONDS_MAX = 1.0
+"""Longest wait for the next of them, also without a call."""
+
+MAINTENANCE_SECONDS = 1.0
+"""Interval at which messages at the delivery limit are looked for, also without a call."""
+
+SWEEP_SECONDS = 60.0
+"""Interval at which groups without waiting members are looked up, to forget deleted ones."""
+
+SWEEP_MAX = 1_000
+"""Groups looked at then: the first that are known, which make way for others when they are gone."""
 
 _logger = logging.getLogger(__name__)
 
@@ -69,11 +83,10 @@ class Replicas:
     """The replicas of a coordinator."""
 
     links: Sequence[ReplicaLink] = ()
-    """The way to each, closed with the coordinator; none: it serves no groups."""
-    local: bool = False
-    """Whether the only replica is in this process."""
+    """The way to each that is elsewhere, closed with the coordinator."""
     own: Replica | None = None
-    """A replica that is closed with the coordinator."""
+    """The only one, in this process, closed with the coordinator. None, and no links: the
+    coordinator serves no groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,38 +130,40 @@ class Coordinator:
     """
 
     def __init__(self, replicas: Replicas, source: ShareSource, clock: Clock | None = None) -> None:
-        clock, rng = clock or MonotonicClock(), random.Random()
-        self.is_local = local = replicas.local
-        self._quorum = quorum = HoldQuorum(max(1, len(replicas.links)), clock, rng, local=local)
+        self._clock = clock = clock or MonotonicClock()
+        self._replicas, self._source, self._registry = replicas, source, source.registry
+        self.is_local = local = replicas.own is not None
         self.counts = ShareCounts()
-        self._core = core = CoordinatorCore(
-            quorum,
-            source.dead_letters,
-            clock,
-            rng,
-            changed=self._changed,
-            archived=self._count_archived,
-            met_limit=lambda: self._maintenance.call(),
+        rng, name, changed = random.Random(), uuid.uuid4().hex, self._changed
+        self._quorum = quorum = HoldQuorum(max(1, len(replicas.links)), clock, rng, local=local)
+        self._runner = runner = Runner(replicas.links, replicas.own)
+        self._wake_ups = Loop("wings-share-wake", self._wake_due)
+        self._followers = Followers(source.find_group, self.altered, self._forget)
+        self._maintenance = Loop("wings-share", self._maintain)
+        self._table = table = PartitionTable(quorum, clock, name, self._maintenance.call)
+        self._finalizer = finalizer = Finalizer(
+            table, quorum, source.dead_letters, clock, rng, changed, self._count_archived
         )
-        self._replicas, self._source = replicas, source
-        self._runner = runner = Runner(replicas.links)
-        self._registry = registry = source.registry
-        self._groups = groups = ShareGroupTable(
-            core.table,
-            registry,
-            clock,
-            local=local,
-            find_group=source.find_group,
-            used=self._start,
-            sooner=lambda: self._wake_ups.call(),
+        leases = Leases(table, quorum, finalizer, clock, rng, changed, self._batch_end)
+        self._archiving = Archiving(table, quorum, leases, finalizer, clock, changed)
+        self._acquires = Acquires(
+            table, leases, finalizer, self._registry, runner, clock, local, self._is_altered
         )
-        if not replicas.links:
-            groups.refusal = "this node knows no replicas of holds, so it serves no share groups"
-        self._wake_ups = Loop("wings-share-wake", groups.wake_due)
-        self._looks = Loop("wings-share-groups", groups.look_at_followed)
-        self._maintenance = Loop("wings-share", Archiving(groups, core, runner).step)
-        self.positions = Positions(groups, registry, source.find_offsets, quorum, runner)
-        self._settles = Settles(groups, core.table, core.settling, runner, self.counts)
+        settling = Settling(name, table, finalizer, clock, changed)
+        self._settles = Settles(self._bounds, table, settling, runner, self.counts)
+        self.positions = Positions(
+            self._refuse, self._check, self._registry, source.find_offsets, quorum, runner
+        )
+        self._lock = threading.Lock()
+        self._groups: dict[str, ShareGroup] = {}
+        """The groups, as they are now."""
+        self._indexes: dict[str, ReadyPartitions] = {}
+        """The indexes, by group."""
+        self._sweep = Deadline.after(SWEEP_SECONDS)
+        self._refusal: str | None = None
+        """Why no group can be served; None: groups are served."""
+        if not replicas.links and not local:
+            self._refusal = "this node knows no replicas of holds, so it serves no share groups"
 
     @property
     def damage(self) -> StorageCorrupt | None:
@@ -162,13 +177,20 @@ class Coordinator:
 
         Replicas out of reach keep a little garbage. Never raises for them.
         """
-        self._groups.forget(group)
-        if self._replicas.links:
+        self._forget(group)
+        if self._replicas.links or self.is_local:
             self._runner.run(self._quorum.forget(group.uuid))
 
     def altered(self, group: ShareGroup) -> None:
         """Use a group's new configuration at once, also for calls waiting on this node."""
-        self._groups.altered(group)
+        with self._lock:
+            self._followers.hear(group)
+            if group.uuid in self._groups:
+                self._groups[group.uuid] = group
+            index = self._indexes.get(group.uuid)
+        self._followers.tell(group.uuid)
+        if index is not None:
+            index.wake_all()
 
     def acquire(
         self, request: AcquireRequest, deadline: Deadline, cancel: Cancel
@@ -221,16 +243,16 @@ class Coordinator:
         """
         _check_member(request)
         with self._blaming(request.group):
-            group = self._groups.check(request.group)
-            request = replace(request, group=group, times=request.times or self._source.times)
-            index = self._groups.index(group)
+            group = self._check(request.group)
+            index, times = self._index(group), request.times or self._source.times
             try:
-                acquired = self._look_everywhere(index, request)
+                acquired = self._acquires.everywhere(index, group, request, times)
             except WingsError:
-                index.took_some()  # It may have been woken for what another can get.
+                index.wake_next()  # It may have been woken for what another can get.
                 raise
         if not acquired and request.partition is not None:
-            index.found_none(request.partition)
+            index.wake_next(besides=request.partition)
+        self._count_delivered(group, acquired)
         return acquired
 
     def settle(
@@ -253,14 +275,18 @@ class Coordinator:
             in the order given.
         """
         with self._blaming(group):
-            group = self._groups.check(group)
+            group = self._check(group)
             if not acquires:
                 return self._settles.take(group, requests, ())[0], []
-            index = self._groups.index(group)
+            index = self._index(group)
             index.look()
-            picked = self._pick(index, group, acquires, _peeked(acquires), recent=True)
+            picked = self._acquires.pick(index, group, acquires, peeked(acquires))
             results, outcomes = self._settles.take(group, requests, picked.procedures)
-        return results, self._hand_out(picked, outcomes)
+        leased = self._acquires.hand_out(picked, outcomes)
+        for each in leased:
+            if not isinstance(each, WingsError):
+                self._count_delivered(group, each)
+        return results, leased
 
     @contextmanager
     def following(self, group: ShareGroup, callback: Callable[[], None]) -> Generator[None]:
@@ -274,10 +300,8 @@ class Coordinator:
             ResourceExhausted: Too many follow already.
         """
         with self._blaming(group):
-            current = self._groups.check(group)
-        if self._source.find_group is not None:
-            self._looks.start()
-        with self._groups.followed(current, callback):
+            current = self._check(group)
+        with self._followers.following(current, callback):
             yield
 
     def watch(self, request: AcquireRequest, callback: Callable[[], None]) -> WaitingMember:
@@ -293,7 +317,7 @@ class Coordinator:
         messages.
         """
         with self._blaming(request.group):
-            index = self._groups.index(self._groups.check(request.group))
+            index = self._index(self._check(request.group))
         return index.waiting(request.partition, request.messages_max, callback)
 
     def watch_idle(
@@ -305,7 +329,7 @@ class Coordinator:
         """
         if not self.is_local:
             return None  # Over a network, commits are told of a while later.
-        index = self._groups.index(self._groups.check(request.group))
+        index = self._index(self._check(request.group))
         watch = index.waiting(request.partition, request.messages_max, callback)
         if not index.has_ready:
             return watch
@@ -317,7 +341,8 @@ class Coordinator:
 
         Where it is False an acquire may still find some, as of other nodes.
         """
-        return self._groups.has_ready(group)
+        index = self._indexes.get(group.uuid)
+        return index is None or index.has_ready
 
     def clock_moved(self) -> None:
         """Look at once at what has become due by a clock that was moved."""
@@ -329,7 +354,9 @@ class Coordinator:
         For one that was called by a `watch` and will not acquire. A watch that is left by an
         exception does so by itself.
         """
-        self._groups.wake_another(group)
+        index = self._indexes.get(group.uuid)
+        if index is not None:
+            index.wake_next()
 
     def acknowledge(
         self, group: ShareGroup, member: str, entries: Sequence[Acknowledgement]
@@ -360,10 +387,10 @@ class Coordinator:
             of_lease = ranges.setdefault((each.partition, each.lease), [])
             of_lease.append(OffsetRange(each.start_offset, each.end_offset))
         for (partition, text), some in ranges.items():
-            release = partial(self._core.leases.release_undelivered, group, partition)
             try:
-                self._runner.run(self._core.table.load(group, [partition]))
-                self._runner.run(release(Lease.parse(text), some))
+                self._runner.run(self._table.load(group, [partition]))
+                tracked, lease = self._table.get(group, partition), Lease.parse(text)
+                self._runner.run(self._finalizer.release_undelivered(tracked, lease, some))
             except WingsError as error:
                 _logger.info("messages of %s expire: %s", group.name, error.message)
 
@@ -376,12 +403,14 @@ class Coordinator:
             Unavailable: No majority of the replicas answered.
         """
         with self._blaming(group):
-            return self._runner.run(self._quorum.held(self._groups.check(group).uuid))
+            return self._runner.run(self._quorum.held(self._check(group).uuid))
 
     def close(self) -> None:
         """End waiting calls with `Unavailable`, and end the threads."""
-        self._groups.close()
-        self._looks.stop()
+        self._refusal = "the coordinator of share groups is closed"
+        for index in list(self._indexes.values()):
+            index.close()
+        self._followers.close()
         self._wake_ups.stop()
         self._maintenance.stop()
         self._runner.close()
@@ -399,92 +428,74 @@ class Coordinator:
             self._source.blame(group)
             raise
 
-    def _look_everywhere(
-        self, index: ReadyPartitions, request: AcquireRequest
-    ) -> list[LeasedRange]:
-        """Lease what is available for one request, in some partitions after others.
+    def _refuse(self) -> None:
+        """Raise `Unavailable` where no group can be served."""
+        if self._refusal is not None:
+            raise Unavailable(self._refusal)
 
-        Raises:
-            WingsError: Nothing was leased.
-        """
-        group, only = request.group, _only_partition(request)
-        index.look()
-        if only is not None:
-            index.note(self._registry.partition_state(group.topic.uuid, only))
-        elif not self.is_local:
-            index.look_again()  # Over a network, commits are told of a while later.
-        most, tried = _peeked([request]), set[Partition]()
-        recent = only is not None or not self.is_local
-        while True:
-            picked = self._pick(index, group, [request], most, tried, recent=recent)
-            outcomes = self._runner.run_all(picked.procedures)
-            (acquired,) = self._hand_out(picked, outcomes)
-            if isinstance(acquired, WingsError):
-                raise acquired
-            if acquired or not picked.states:
-                return acquired
-            # Where others held all that was picked, the rest of the partitions were not looked at.
-            tried.update(bundle.tracked.key.partition for bundle in picked.bundles)
-            if not picked.bundles:
-                tried.update(picked.states)
-            most = READ_PARTITIONS_MAX
+    def _check(self, group: ShareGroup) -> ShareGroup:
+        """Refuse what cannot be served any more; return and remember the group as it is now."""
+        self._refuse()
+        followed, known = self._followers.groups, self._groups.get(group.uuid)
+        group = followed.get(group.uuid, group)
+        if known is group:
+            return group  # To compare them takes long, as they have a schema.
+        with self._lock:
+            group = followed.get(group.uuid, group)  # It may have been altered just now.
+            self._table.require(group)
+            self._groups[group.uuid] = group
+        if known is None:  # Nothing is leased before the threads run that look after it.
+            self._maintenance.start()
+            self._wake_ups.call()
+        return group
 
-    def _pick(
-        self,
-        index: ReadyPartitions,
-        group: ShareGroup,
-        requests: Sequence[AcquireRequest],
-        most: int,
-        besides: Container[Partition] = (),
-        *,
-        recent: bool,
-    ) -> "_Picked":
-        """Pick messages of partitions that are ready; the procedures that hold them must be run.
+    def _is_altered(self, group: ShareGroup) -> bool:
+        """Tell whether a group is another now than what was checked."""
+        known = self._groups.get(group.uuid)
+        return known is not None and known is not group and known.config != group.config
+
+    def _index(self, group: ShareGroup) -> ReadyPartitions:
+        """Return the index of a group, made where there is none."""
+        index = self._indexes.get(group.uuid)
+        if index is not None:
+            return index
+        topic_uuid = group.topic.uuid
+        made = ReadyPartitions(
+            self._clock.now,
+            lambda: self._registry.partition_states(topic_uuid),
+            lambda callback: self._registry.watch_topic(topic_uuid, callback),
+            self._wake_ups.call,
+            # Of what is held elsewhere a member must ask.
+            partial(self._look, group.uuid) if self.is_local else None,
+        )
+        with self._lock:
+            index = self._indexes.setdefault(group.uuid, made)
+        if index is not made:
+            made.close()
+        return index
+
+    def _look(self, group_uuid: str, partition: Partition, end: int) -> float | None:
+        """Return in how many seconds a partition may have messages; see `PartitionTable.look`."""
+        group = self._groups.get(group_uuid)
+        return 0.0 if group is None else self._table.look(group, partition, Bounds(0, end))
+
+    def _bounds(
+        self, group: ShareGroup, partition: Partition, *, recent: bool = False
+    ) -> Bounds | WingsError:
+        """Return the bounds of a partition's log now, or why they are not known.
 
         Args:
-            index: The group's.
-            group: The group as it is now.
-            requests: At least one.
-            most: Partitions to look at, at most.
-            besides: Partitions to leave out.
-            recent: Whether the place where a partition's log stood a moment ago is enough.
+            group: The group.
+            partition: The partition.
+            recent: Whether those last heard of are enough, where there are such.
         """
-        picked = _Picked(group, index, self._core.now(), [[] for _ in requests])
-        wanting: dict[Partition | None, dict[int, AcquireRequest]] = {}
-        for number, each in enumerate(requests):
-            wanting.setdefault(_only_partition(each), {})[number] = each
-        looked_at: list[list[PartitionState]] = []
-        for wanted in wanting:
-            found = index.peek(wanted, most, besides)
-            for partition, generation in found:
-                if partition not in picked.states:
-                    state = self._groups.state(index, group, partition, recent=recent)
-                    picked.states[partition] = state
-                    picked.generations[partition] = generation
-            looked_at.append([picked.states[partition] for partition, _ in found])
-        error = self._prepare(group, picked.states.values())
-        # Only now, as nothing may fail any more: what is picked is kept from all others.
-        for of_partition, states in zip(wanting.values(), looked_at, strict=True):
-            plan = self._core.leases.plan(group, of_partition, states, self._batch_end)
-            for number in of_partition:
-                failed = plan.errors.get(number, error)
-                picked.leased[number] = [] if failed is None else failed
-            picked.bundles += plan.bundles
-        picked.procedures = [self._core.leases.hold(group, each) for each in picked.bundles]
-        return picked
-
-    def _prepare(self, group: ShareGroup, states: Collection[PartitionState]) -> WingsError | None:
-        """Load partitions that are not known yet; blocks for the replicas then.
-
-        Returns:
-            The error for which some are not loaded.
-        """
-        table = self._core.table
-        if self.is_local and all(
-            table.is_loaded(group, state.partition) for state in states if state.next_offset
-        ):
-            return None
-        return self._runner.run_all([self._core.leases.prepare(group, list(states))])[0]
+        index = self._indexes.get(group.uuid) if recent else None
+        state = None if index is None else index.known_state(partition)
+        try:
+            state = state or self._registry.partition_state(group.topic.uuid, partition)
+        except WingsError as error:
+            return error
+        return Bounds(state.log_start_offset, state.next_offset)
 
     def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
         try:
@@ -493,78 +504,87 @@ class Coordinator:
             return offset  # Retention has just passed it.
         return located.locations[0].end_offset if located.locations else offset
 
-    def _hand_out(
-        self, picked: "_Picked", outcomes: Sequence[list[tuple[int, Leased]] | WingsError]
-    ) -> list[Leased]:
-        """Return what each request got, by the outcomes of the procedures."""
-        group, table = picked.group, self._core.table
-        leased = _gathered(picked, outcomes)
-        if (self._core.now() - picked.begun_at) * 2_000 >= group.config.lock_duration_ms:
-            # Other procedures took long, which all waited for: leases may be over by now.
-            leased = [
-                each
-                if isinstance(each, WingsError)
-                else [one for one in each if table.is_leased(group, one)]
-                for each in leased
-            ]
-        ranges = [one for each in leased if not isinstance(each, WingsError) for one in each]
-        if not self._groups.is_altered(group):  # Else who waits is woken to look anew.
-            for partition, state in picked.states.items():
-                self._looked_at(picked, partition, state, found=bool(ranges))
-        if ranges:
-            picked.index.took_some()
-            self.counts.add(
-                group,
-                delivered=sum(each.messages for each in ranges),
-                redelivered=sum(each.messages for each in ranges if each.delivery_count > 1),
-            )
-        return leased
-
-    def _looked_at(
-        self, picked: "_Picked", partition: Partition, state: PartitionState, *, found: bool
-    ) -> None:
-        """Take a partition out of the index where it has nothing, after an acquire.
-
-        Also for a while where the acquire `found` nothing, as others held all that it asked for.
-        """
-        group, again = picked.group, None
-        if state.next_offset:
-            bounds = Bounds(state.log_start_offset, state.next_offset)
-            again = self._core.table.look(group, partition, bounds)
-        if again == 0 and not found:
-            again = self._core.leases.retry_seconds(group, partition)
-        picked.index.looked_at(partition, picked.generations[partition], state.next_offset, again)
-
     def _changed(self, group_uuid: str, partition: Partition) -> None:
-        self._groups.changed(group_uuid, partition)
+        """Hear that something may have become available in a partition."""
+        index = self._indexes.get(group_uuid)
+        if index is not None:
+            index.changed(partition)
+
+    def _count_delivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
+        if leased:
+            again = sum(each.messages for each in leased if each.delivery_count > 1)
+            messages = sum(each.messages for each in leased)
+            self.counts.add(group, delivered=messages, redelivered=again)
 
     def _count_archived(self, group_uuid: str, messages: int) -> None:
         group = self._groups.get(group_uuid)
         if group is not None:
             self.counts.add(group, dead_lettered=messages)
 
-    def _start(self) -> None:
-        """Start the threads before anything is leased that they are to look after."""
-        self._maintenance.start()
-        self._wake_ups.call()
+    def _forget(self, group: ShareGroup) -> None:
+        """Forget a group that was deleted, refuse it from now on, and wake its waiters."""
+        with self._lock:
+            self._table.forget(group)
+            self._groups.pop(group.uuid, None)
+            index = self._indexes.pop(group.uuid, None)
+        if index is not None:
+            index.close()
+        self._followers.tell(group.uuid)
 
+    # On the threads.
 
-@dataclass(slots=True)
-class _Picked:
-    """Pending messages for acquires of a group; all of the procedures are to be run."""
+    def _wake_due(self) -> float:
+        """Wake members for locks and delays that have ended; never blocks.
 
-    group: ShareGroup
-    index: ReadyPartitions
-    begun_at: float
-    leased: list[Leased]
-    """The outcome of each request, so far."""
-    bundles: list[Bundle] = field(default_factory=list[Bundle])
-    procedures: list[Procedure[Any]] = field(default_factory=list[Procedure[Any]])
-    """One for each bundle."""
-    states: dict[Partition, PartitionState] = field(default_factory=dict[Partition, PartitionState])
-    """Logs of the partitions looked at."""
-    generations: dict[Partition, int] = field(default_factory=dict[Partition, int])
-    """Generations as of which they were ready."""
+        Returns:
+            The seconds to wait before the next call.
+        """
+        dues = [index.wake_due() for index in list(self._indexes.values())]
+        soonest = min((due for due in dues if due is not None), default=WAKE_SECONDS_MAX)
+        return min(WAKE_SECONDS_MAX, max(WAKE_SECONDS_MIN, soonest))
+
+    def _maintain(self) -> float:
+        """Archive messages; blocks for the replicas, and for dead letters."""
+        with self._lock:
+            groups = list(self._groups.values())
+        if self._sweep.passed:
+            self._followers.look_up(groups[:SWEEP_MAX])
+            self._drop_unused()
+            self._sweep = Deadline.after(SWEEP_SECONDS)
+        for group in groups:
+            self._archive(group)
+        return MAINTENANCE_SECONDS
+
+    def _drop_unused(self) -> None:
+        """Drop the indexes of groups that no member has asked for in a while."""
+        with self._lock:
+            unused = [
+                self._indexes.pop(group_uuid)
+                for group_uuid, index in list(self._indexes.items())
+                if index.is_idle and index.used_at + UNUSED_SECONDS < self._clock.now()
+            ]
+        for index in unused:
+            index.close()
+
+    def _archive(self, known: ShareGroup) -> None:
+        """Archive what expired at the delivery limit, also where no member acquires."""
+        partitions = self._table.exhausted(known)
+        if partitions:  # Archiving by an old configuration cannot be undone.
+            self._followers.look_up([known])
+        group = self._groups.get(known.uuid)
+        if group is None:
+            return
+        for partition in partitions:
+            try:
+                bounds = self._bounds(group, partition)
+                if isinstance(bounds, WingsError):
+                    raise bounds
+                self._runner.run(self._archiving.archive(group, partition, bounds))
+                self._changed(group.uuid, partition)
+            except WingsError as error:
+                _logger.info("nothing was archived of %s: %s", group.name, error.message)
+            except Exception:
+                _logger.exception("archiving messages of %s failed", group.name)
 
 
 def _check_member(request: AcquireRequest) -> None:
@@ -572,36 +592,3 @@ def _check_member(request: AcquireRequest) -> None:
         raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
     assert request.messages_max >= 1
     assert request.rows_max >= 1
-
-
-def _only_partition(request: AcquireRequest) -> Partition | None:
-    """Return the one partition that a request may be served from; None: any."""
-    if request.partition is None and request.group.topic.partition_key is None:
-        return UNPARTITIONED
-    return request.partition
-
-
-def _peeked(requests: Sequence[AcquireRequest]) -> int:
-    """Return the number of ready partitions to look at first: some have nothing."""
-    messages = sum(each.messages_max for each in requests)
-    return min(READ_PARTITIONS_MAX, PEEK_PARTITIONS * len(requests), max(PEEK_MIN, messages))
-
-
-def _gathered(
-    picked: _Picked, outcomes: Sequence[list[tuple[int, Leased]] | WingsError]
-) -> list[Leased]:
-    """Return the ranges that each request got of all bundles, or an error where it got none."""
-    errors = [each if isinstance(each, WingsError) else None for each in picked.leased]
-    ranges: list[list[LeasedRange]] = [[] for _ in errors]
-    for bundle, outcome in zip(picked.bundles, outcomes, strict=True):
-        of_bundle: list[tuple[int, Leased]]
-        if isinstance(outcome, WingsError):
-            of_bundle = [(each.number, outcome) for each in bundle.taken]
-        else:
-            of_bundle = outcome
-        for number, leased in of_bundle:
-            if isinstance(leased, WingsError):
-                errors[number] = errors[number] or leased
-            else:
-                ranges[number] += leased
-    return [found or error or [] for found, error in zip(ranges, errors, strict=True)]

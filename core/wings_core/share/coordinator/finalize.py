@@ -1,19 +1,26 @@
 """Finalizer: renews leases, writes dead letters, finishes and releases, at a majority.
 
-Its input is the entries of an acknowledge request in one partition, checked and sorted. What is
+It is what leasing, settling and archiving have in common. The entries of an acknowledge request in
+one partition come to it checked and sorted; what a hold did not get goes back by it. What is
 decided before a step may have been overtaken after it, by an expiry or by another thread; so after
 each step only what still is as it was left is changed, and the replicas have the last word.
 """
 
 import itertools
 import logging
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
-from wings_core.model import Lease, ShareGroup, member_tag
-from wings_core.share.coordinator.groups import PartitionTable, TrackedPartition
+from wings_core.model import Lease, LeasedRange, ShareGroup, member_tag
+from wings_core.partitions import Partition
+from wings_core.share.coordinator.partitions import (
+    READ_AGAIN_SECONDS,
+    PartitionTable,
+    TrackedPartition,
+)
 from wings_core.share.model import (
     Acknowledgement,
     ArchivedRange,
@@ -23,9 +30,15 @@ from wings_core.share.model import (
     PendingDeadLetters,
 )
 from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
-from wings_core.share.quorum.run import FinishDeadLetters, Procedure
-from wings_core.share.quorum.votes import Verdict
-from wings_core.share.replica.requests import CountedRange, LeaseEntry, ReleaseEntry
+from wings_core.share.quorum.votes import Verdict, learn
+from wings_core.share.replica.requests import (
+    CountedRange,
+    FinishDeadLetters,
+    LeaseEntry,
+    Procedure,
+    ReleaseEntry,
+)
+from wings_core.share.state.partition import Pick
 
 DEAD_LETTERS_MAX = 2_000
 """Messages whose dead letters are written between two looks at the leases."""
@@ -33,11 +46,8 @@ DEAD_LETTERS_MAX = 2_000
 DEAD_LETTER_WRITE_MS = 2
 """Time allowed for the writing of a letter, so that no piece outlasts a short lock."""
 
-ARCHIVE_RETRY_SECONDS = 1.0
-"""The pause before messages that could not be archived are tried again."""
-
-UNACKNOWLEDGED = "never acknowledged: the member died, or its lock ended"
-"""Error of a message at the delivery limit that no member acknowledged or released."""
+BACK_OFF_SECONDS = (0.02, 1.0)
+"""The pause after messages were found to be held by others: at first, and after many times."""
 
 OFFSET_MAX = 1 << 62
 """No message has a later offset, and replicas refuse to be asked about one."""
@@ -79,14 +89,19 @@ class Finalizer:
         quorum: The majority of the replicas.
         dead_letters: None: no group has any.
         clock: The clock of leases.
-        archived: Called with a group's UUID and how many of its messages were archived, outside
-            the lock.
+        rng: For back-off.
+        changed: Called with a group's UUID and a partition that may have something available.
+        archived: Called with a group's UUID and how many of its messages were archived.
+
+    Both are called outside the lock.
     """
 
     _table: PartitionTable
     _quorum: HoldQuorum
     _dead_letters: DeadLetterSink | None
     _clock: Clock
+    _rng: random.Random
+    _changed: Callable[[str, Partition], None]
     _archived: Callable[[str, int], None]
 
     def prove(
@@ -219,58 +234,6 @@ class Finalizer:
             self._archived(tracked.key.group_uuid, messages)
         return None
 
-    def archive(
-        self,
-        group: ShareGroup,
-        tracked: TrackedPartition,
-        exhausted: Sequence[CountedRange],
-        lease: Lease,
-        until: float,
-    ) -> Procedure[None]:
-        """Write the dead letters and tombstones of ranges at the delivery limit, piece by piece.
-
-        All of them stay held meanwhile. What cannot be archived now is released, and tried again
-        after a pause.
-
-        Args:
-            group: With its configuration as it is now.
-            tracked: The partition.
-            exhausted: With the deliveries made of each.
-            lease: Holds all of them.
-            until: When it is over, by the coordinator's clock.
-        """
-        partition = tracked.key.partition
-        lists = [
-            [
-                # In place of the acknowledgement that never came.
-                SettleEntry(
-                    Acknowledgement(
-                        partition, part.first, part.last, "", "release", reason=UNACKNOWLEDGED
-                    ),
-                    part.first,
-                    part.last,
-                    lease,
-                    until,
-                    [part],
-                )
-                for part in piece
-            ]
-            for piece in pieces(group, exhausted)
-        ]
-        for number, entries in enumerate(lists):
-            left = [entry for each in lists[number:] for entry in each]
-            failed = yield from self.write_dead_letters(group, tracked, entries, left, "")
-            if failed is None:
-                failed = yield from self.finish(tracked, (), entries, 0, "")
-            if failed is not None:
-                _logger.warning("messages at the delivery limit stay: %s", failed.message)
-                delay_ms = int(ARCHIVE_RETRY_SECONDS * 1_000)
-                yield from self.release(
-                    tracked,
-                    [ReleaseEntry(each.first, each.last, lease, 0, delay_ms) for each in left],
-                )
-                return
-
     def retire(
         self, tracked: TrackedPartition, retired: Sequence[tuple[int, int]]
     ) -> Procedure[None]:
@@ -296,6 +259,80 @@ class Finalizer:
                 if counts:
                     tracked.state.learn(first, last, release.count)
         return verdicts
+
+    def release_undelivered(
+        self, tracked: TrackedPartition, lease: Lease, ranges: Iterable[OffsetRange | CountedRange]
+    ) -> Procedure[None]:
+        """Release ranges that never reached their member, uncounted."""
+        releases = [ReleaseEntry(each.first, each.last, lease, 0) for each in ranges]
+        yield from self.release(tracked, releases)
+        self._changed(tracked.key.group_uuid, tracked.key.partition)
+
+    def retry_seconds(self, group: ShareGroup, partition: Partition) -> float:
+        """Return the seconds after which to ask again for messages that seem to be available.
+
+        0: at once, as not all messages asked for last were held by others.
+        """
+        with self._table.lock:
+            tracked = self._table.find(group, partition)
+            return self._pause(tracked) if tracked is not None and tracked.collisions else 0.0
+
+    def put_back(self, tracked: TrackedPartition, picks: Iterable[Pick]) -> None:
+        """Make messages that were not held available again, and tell those who saw them pending."""
+        with self._table.lock:
+            self.put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])
+        self._changed(tracked.key.group_uuid, tracked.key.partition)
+
+    def is_overtaken(self, group: ShareGroup, tracked: TrackedPartition) -> bool:
+        """Tell whether a partition is to be read again: then others may have made room in it.
+
+        It is not for a while after this has told so.
+        """
+        with self._table.lock:
+            now = self._clock.now()
+            if (
+                self._quorum.is_local
+                or tracked.state.in_flight < group.config.window
+                or now < tracked.read_at + tracked.read_again_seconds
+            ):
+                return False
+            tracked.read_at = now
+            if group.config.is_ordered:
+                # Every partition that is worked on is full, and most are not settled elsewhere.
+                again = min(READ_AGAIN_SECONDS[1], 2 * tracked.read_again_seconds)
+                tracked.read_again_seconds = again
+            return True
+
+    def put_off(self, tracked: TrackedPartition, ranges: Iterable[tuple[int, int, float]]) -> None:
+        """Make ranges that others hold available after a pause, which grows; the lock is held."""
+        now, pause = self._clock.now(), self._pause(tracked)
+        for first, last, retry_seconds in ranges:
+            wait = min(pause, retry_seconds) if retry_seconds else pause
+            tracked.state.unpick(first, last, 0, now + wait)
+
+    def _pause(self, tracked: TrackedPartition) -> float:
+        least, most = BACK_OFF_SECONDS
+        return min(most, least * 2 ** min(tracked.collisions, 16)) * self._rng.uniform(0.5, 1.5)
+
+    def catch_up(self, group: ShareGroup, tracked: TrackedPartition) -> Procedure[None]:
+        """Learn what other coordinators have finished in a partition, if replicas answer."""
+        try:
+            read = yield from self._quorum.read(
+                group.uuid, group.topic.uuid, [tracked.key.partition]
+            )
+        except WingsError:
+            return
+        with self._table.lock:
+            learn(tracked.state, read[tracked.key.partition])
+
+    def is_leased(self, group: ShareGroup, leased: LeasedRange) -> bool:
+        """Tell whether a lease that was given here is not over."""
+        with self._table.lock:
+            tracked = self._table.find(group, leased.partition)
+            if tracked is None:
+                return False
+            first, last, lease = leased.start_offset, leased.end_offset, Lease.parse(leased.lease)
+            return bool(tracked.state.held(first, last, lease, self._clock.now()))
 
     def _is_fresh(self, group: ShareGroup, proved: Sequence[SettleEntry]) -> bool:
         """Tell whether leases have more than half of the lock before them."""

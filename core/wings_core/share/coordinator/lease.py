@@ -1,39 +1,39 @@
-"""Leases: messages are leased to members, each range held at a majority first.
+"""Lease: messages are picked for members, held at a majority, and handed out.
 
-    prepare ─▶ plan: select for a list of requests ─▶ hold, one bundle a partition ─▶ leased ranges
+    partitions that are ready ─▶ pick for a list of requests ─▶ hold, one bundle a partition
+                                                                     └─▶ leased ranges, by request
 
 One request is a list of one. The picks of a partition go to each replica in one message, and those
-of several partitions side by side. Messages at the delivery limit are left to `archive_exhausted`.
+of several partitions side by side. Messages at the delivery limit are left to `upkeep`.
+
+`Leases` has the procedures, and `Acquires` runs them for what members ask for.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from wings_core.errors import WingsError
+from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.finalize import Finalizer
-from wings_core.share.coordinator.groups import (
+from wings_core.share.coordinator.partitions import (
     READ_AGAIN_SECONDS,
-    Bounds,
+    READ_PARTITIONS_MAX,
     PartitionTable,
+    ReadyPartitions,
     TrackedPartition,
-    learn,
 )
-from wings_core.share.model import AcquireRequest, Clock, Leased, OffsetRange
-from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.run import Procedure
+from wings_core.share.model import AcquireRequest, Bounds, Clock, Leased, OffsetRange, ReadTimes
+from wings_core.share.quorum.quorum import HoldQuorum, Runner
 from wings_core.share.quorum.votes import HoldResult
-from wings_core.share.replica.requests import (
-    CountedRange,
-    HoldRequest,
-    ReleaseEntry,
-)
+from wings_core.share.replica.requests import CountedRange, HoldRequest, Procedure, ReleaseEntry
 from wings_core.share.state.partition import Pick, deliverable, is_throttled
 
-BACK_OFF_SECONDS = (0.02, 1.0)
-"""The pause after messages were found to be held by others: at first, and after many times."""
+PEEK_PARTITIONS, PEEK_MIN = 16, 4
+"""Ready partitions that an acquire looks at first, at most and at least; then at more."""
 
 SKIP_REQUESTS_MAX = 8
 """After a collision, begin up to so many requests' messages further on."""
@@ -63,27 +63,19 @@ class Bundle:
     taken: list[LeasePicks] = field(default_factory=list[LeasePicks])
 
 
-@dataclass(slots=True)
-class LeasePlan:
-    """Pending messages for some requests; all of its bundles must be held."""
-
-    bundles: list[Bundle] = field(default_factory=list[Bundle])
-    errors: dict[int, WingsError] = field(default_factory=dict[int, WingsError])
-    """The last error on the way, by request."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Leases:
-    """The procedures that lease messages, and archive those at the delivery limit.
+    """The procedures that lease messages.
 
     Args:
         table: The partitions.
         quorum: Holds at a majority.
-        finalizer: Archives messages at the delivery limit.
+        finalizer: Releases, and tells the replicas what retention has passed.
         clock: Counts leases.
-        rng: For back-off.
+        rng: For turns.
         changed: Called with a group's UUID and a partition, outside the lock, when
             something may have become available.
+        batch_end: Called where a group acquires whole batches.
     """
 
     _table: PartitionTable
@@ -92,8 +84,7 @@ class Leases:
     _clock: Clock
     _rng: random.Random
     _changed: Callable[[str, Partition], None]
-
-    # Lease.
+    _batch_end: BatchEnd
 
     def prepare(self, group: ShareGroup, logs: Sequence[PartitionState]) -> Procedure[None]:
         """Load partitions that are not known yet, and learn of room that others have made.
@@ -105,8 +96,9 @@ class Leases:
         yield from self._table.load(group, written)
         for partition in written:
             # One partition in a call, since replicas are asked.
-            if self._table.needs_catch_up(group, partition):
-                yield from self._catch_up(group, self._table.get(group, partition))
+            tracked = self._table.get(group, partition)
+            if self._finalizer.is_overtaken(group, tracked):
+                yield from self._finalizer.catch_up(group, tracked)
                 break
 
     def plan(
@@ -114,8 +106,8 @@ class Leases:
         group: ShareGroup,
         requests: Mapping[int, AcquireRequest],
         logs: Sequence[PartitionState],
-        batch_end: BatchEnd,
-    ) -> LeasePlan:
+        times: ReadTimes | None,
+    ) -> tuple[list[Bundle], dict[int, WingsError]]:
         """Select messages of loaded partitions for requests, the first of which comes first.
 
         Blocks where the group's messages have times, or it acquires whole batches: for metadata.
@@ -124,9 +116,13 @@ class Leases:
             group: The group of all requests, as it is now.
             requests: Requests by their numbers, each for any of the partitions.
             logs: The partitions' logs; those that are not loaded are left out.
-            batch_end: Called where the group acquires whole batches.
+            times: Reads from when on messages are delivered; None: those whose time is not known
+                yet are left out.
+
+        Returns:
+            The bundles, all of which must be held, and the last error on the way, by request.
         """
-        plan = LeasePlan()
+        bundles, errors = list[Bundle](), dict[int, WingsError]()
         open_requests = {number: _Open(request) for number, request in requests.items()}
         # No partition is always last, in whatever rhythm members of several groups ask.
         turn = self._rng.randrange(len(logs)) if len(logs) > 1 else 0
@@ -139,11 +135,15 @@ class Leases:
                 continue
             bounds = Bounds(log.log_start_offset, log.next_offset)
             try:
-                self._check_times(next(iter(wanting.values())).request, tracked, bounds)
-                self._select(plan, group, tracked, bounds, wanting, batch_end)
+                self._check_times(group, tracked, bounds, times)
+                bundle, failed = self._select(group, tracked, bounds, wanting)
             except WingsError as error:
-                plan.errors |= dict.fromkeys(wanting, error)
-        return plan
+                errors |= dict.fromkeys(wanting, error)
+                continue
+            errors |= failed
+            if bundle.taken or bundle.retired:
+                bundles.append(bundle)
+        return bundles, errors
 
     def hold(self, group: ShareGroup, bundle: Bundle) -> Procedure[list[tuple[int, Leased]]]:
         """Hold the messages of a bundle at a majority; returns the outcome of each request."""
@@ -153,19 +153,19 @@ class Leases:
         if not bundle.taken:
             return []
         asked_at = self._clock.now()
-        asked = [_hold_of(group, tracked, each) for each in bundle.taken]
+        asked = [hold_of(group, tracked, each) for each in bundle.taken]
         outcomes = yield from self._quorum.hold(asked)
         until = self._quorum.expiry(asked_at, config.lock_duration_ms)
         found: list[tuple[int, Leased]] = []
         for taken, held in zip(bundle.taken, outcomes, strict=True):
             if isinstance(held, WingsError):
-                self._put_back(tracked, taken.picks)
+                self._finalizer.put_back(tracked, taken.picks)
                 found.append((taken.number, held))
                 continue
             delivered = yield from self._granted(group, tracked, held, taken, until)
             if delivered and self._clock.now() >= until:
                 # It took too long: others may have them by now.
-                yield from self._release_undelivered(tracked, taken.lease, delivered)
+                yield from self._finalizer.release_undelivered(tracked, taken.lease, delivered)
                 delivered = []
             ranges = [_leased(group, tracked, each, taken.lease) for each in delivered]
             found.append((taken.number, ranges))
@@ -173,13 +173,11 @@ class Leases:
 
     def _select(
         self,
-        plan: LeasePlan,
         group: ShareGroup,
         tracked: TrackedPartition,
         bounds: Bounds,
         wanting: "Mapping[int, _Open]",
-        batch_end: BatchEnd,
-    ) -> None:
+    ) -> tuple[Bundle, dict[int, WingsError]]:
         """Select messages of one partition for the requests that want some; see `plan`."""
         config, state = group.config, tracked.state
         with self._table.lock:
@@ -207,26 +205,25 @@ class Leases:
             has_met_limit = state.has_met_limit
         if has_met_limit:
             self._table.met_limit()
-        if bundle.taken or bundle.retired:
-            plan.bundles.append(bundle)
+        failed = dict[int, WingsError]()
         for taken in list(bundle.taken):
             each = wanting[taken.number]
             if config.acquire_mode == "batch_optimized":
                 try:
-                    self._extend(group, tracked, taken.picks, batch_end, bounds.end, each)
+                    self._extend(group, tracked, taken.picks, bounds.end, each)
                 except WingsError as error:
-                    self._put_back(tracked, taken.picks)
+                    self._finalizer.put_back(tracked, taken.picks)
                     bundle.taken.remove(taken)
-                    plan.errors[taken.number] = error
+                    failed[taken.number] = error
                     continue
             each.take(taken.picks, config.delivery_limit)
+        return bundle, failed
 
     def _extend(
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
         picks: list[Pick],
-        batch_end: BatchEnd,
         log_end: int,
         each: "_Open",
     ) -> None:
@@ -234,38 +231,41 @@ class Leases:
         last, config = picks[-1], group.config
         if is_throttled(last.count, config.delivery_limit):
             return
-        end = batch_end(group, tracked.key.partition, last.last)
+        end = self._batch_end(group, tracked.key.partition, last.last)
         rows = min(each.rows, each.request.range_max) if config.is_ordered else each.rows
         room = rows - sum(pick.messages for pick in picks)
         with self._table.lock:
             picks[-1] = tracked.state.extend(last, end, log_end, room, config.in_flight_max)
 
     def _check_times(
-        self, request: AcquireRequest, tracked: TrackedPartition, bounds: Bounds
+        self,
+        group: ShareGroup,
+        tracked: TrackedPartition,
+        bounds: Bounds,
+        times: ReadTimes | None,
     ) -> None:
         """Look at the times of messages until one is available; blocks for the reads.
 
         Raises:
             WingsError: They cannot be read.
         """
-        group, state = request.group, tracked.state
         column, ordered = group.config.deliver_at_column, group.config.is_ordered
         if column is None:
             return
-        limit = group.config.delivery_limit
+        state, limit = tracked.state, group.config.delivery_limit
         while True:
             with self._table.lock:
                 state.deliver_by(column)
                 state.advance(self._clock.now(), bounds.start, self._clock.wall_us())
                 is_ready = state.has_ready(limit)
                 wanted = None if is_ready else state.unchecked(bounds.end, ordered=ordered)
-                if wanted is None or request.times is None or tracked.is_checking:
+                if wanted is None or times is None or tracked.is_checking:
                     return
                 tracked.is_checking = True
             try:
-                times = request.times(group.topic, tracked.key.partition, column, *wanted)
+                found = times(group.topic, tracked.key.partition, column, *wanted)
                 with self._table.lock:
-                    state.check(wanted[0], times, self._clock.wall_us())
+                    state.check(wanted[0], found, self._clock.wall_us())
             finally:
                 tracked.is_checking = False
 
@@ -280,7 +280,7 @@ class Leases:
         """Lease the grants of a majority; returns the ranges to deliver."""
         config, lease = group.config, taken.lease
         with self._table.lock:
-            self._learn(tracked, held)
+            self.learn(tracked, held)
             delivered, surplus = _divided(held, taken.picks, config)
             for counted in delivered:
                 tracked.state.grant(counted.first, counted.last, lease, until, counted.count + 1)
@@ -292,113 +292,209 @@ class Leases:
                     tracked.state.unpick(over.first, over.last, over.count)
             self._changed(tracked.key.group_uuid, tracked.key.partition)
         if held.finished:
-            yield from self._catch_up(group, tracked)
+            yield from self._finalizer.catch_up(group, tracked)
             if not delivered:  # What comes after it may be available.
                 self._changed(tracked.key.group_uuid, tracked.key.partition)
         return delivered
 
-    # Archive.
-
-    def archive_exhausted(
-        self, group: ShareGroup, partition: Partition, bounds: Bounds
-    ) -> Procedure[None]:
-        """Archive messages of a loaded partition that are at the delivery limit.
-
-        Raises:
-            Unavailable: No majority answered.
-        """
-        config, tracked = group.config, self._table.get(group, partition)
-        with self._table.lock:
-            tracked.state.advance(self._clock.now(), bounds.start)
-            picks = tracked.state.select_exhausted(config.delivery_limit, ordered=config.is_ordered)
-            lease = self._table.next_lease("")
-        if not picks:
-            return
-        asked_at = self._clock.now()
-        request = _hold_of(group, tracked, LeasePicks(0, lease, "", picks))
-        (held,) = yield from self._quorum.hold([request])
-        until = self._quorum.expiry(asked_at, config.lock_duration_ms)
-        if isinstance(held, WingsError):
-            self._put_back(tracked, picks)
-            raise held
-        exhausted: list[CountedRange] = []
-        with self._table.lock:
-            self._learn(tracked, held)
-            # Fewer deliveries may be agreed on than were known here: not at the limit then.
-            fewer = [each for each in held.granted if each.count < config.delivery_limit]
-            for each in held.granted:
-                tracked.state.grant(each.first, each.last, lease, until, each.count + 1)
-                if each.count >= config.delivery_limit and not (config.is_ordered and fewer):
-                    exhausted.append(each)
-        if left := [each for each in held.granted if each not in exhausted]:
-            yield from self._release_undelivered(tracked, lease, left)
-        if exhausted:
-            # It may take long: another is to see what becomes due in the partition meanwhile.
-            self._changed(tracked.key.group_uuid, partition)
-            yield from self._finalizer.archive(group, tracked, exhausted, lease, until)
-        if held.finished:
-            yield from self._catch_up(group, tracked)
-
-    # Release.
-
-    def release_undelivered(
-        self, group: ShareGroup, partition: Partition, lease: Lease, ranges: Sequence[OffsetRange]
-    ) -> Procedure[None]:
-        """Release ranges that never reached their member, in a loaded partition, uncounted."""
-        yield from self._release_undelivered(self._table.get(group, partition), lease, ranges)
-
-    def _release_undelivered(
-        self, tracked: TrackedPartition, lease: Lease, ranges: Iterable[OffsetRange | CountedRange]
-    ) -> Procedure[None]:
-        releases = [ReleaseEntry(each.first, each.last, lease, 0) for each in ranges]
-        yield from self._finalizer.release(tracked, releases)
-        self._changed(tracked.key.group_uuid, tracked.key.partition)
-
-    def retry_seconds(self, group: ShareGroup, partition: Partition) -> float:
-        """Return the seconds after which to ask again for messages that seem to be available.
-
-        0: at once, as not all messages asked for last were held by others.
-        """
-        with self._table.lock:
-            tracked = self._table.find(group, partition)
-            return self._pause(tracked) if tracked is not None and tracked.collisions else 0.0
-
-    def _put_back(self, tracked: TrackedPartition, picks: Iterable[Pick]) -> None:
-        """Make messages that were not held available again, and tell those who saw them pending."""
-        with self._table.lock:
-            self._put_off(tracked, [(pick.first, pick.last, 0.0) for pick in picks])
-        self._changed(tracked.key.group_uuid, tracked.key.partition)
-
-    def _learn(self, tracked: TrackedPartition, held: HoldResult) -> None:
+    def learn(self, tracked: TrackedPartition, held: HoldResult) -> None:
         """Note the finished and the refused ranges of a hold; the lock is held."""
         tracked.read_again_seconds = READ_AGAIN_SECONDS[0]
         for gone in held.finished:
             tracked.state.finish(gone.first, gone.last)
         tracked.collisions = tracked.collisions + 1 if held.refused and not held.granted else 0
-        refused = [(gone.first, gone.last, gone.retry_seconds) for gone in held.refused]
-        self._put_off(tracked, refused)
+        if held.refused:
+            refused = [(gone.first, gone.last, gone.retry_seconds) for gone in held.refused]
+            self._finalizer.put_off(tracked, refused)
 
-    def _put_off(self, tracked: TrackedPartition, ranges: Iterable[tuple[int, int, float]]) -> None:
-        """Make ranges that others hold available after a pause, which grows; the lock is held."""
-        now, pause = self._clock.now(), self._pause(tracked)
-        for first, last, retry_seconds in ranges:
-            wait = min(pause, retry_seconds) if retry_seconds else pause
-            tracked.state.unpick(first, last, 0, now + wait)
 
-    def _pause(self, tracked: TrackedPartition) -> float:
-        least, most = BACK_OFF_SECONDS
-        return min(most, least * 2 ** min(tracked.collisions, 16)) * self._rng.uniform(0.5, 1.5)
+@dataclass(slots=True)
+class Picked:
+    """Pending messages for acquires of a group; all of the procedures are to be run."""
 
-    def _catch_up(self, group: ShareGroup, tracked: TrackedPartition) -> Procedure[None]:
-        """Learn what other coordinators have finished in a partition, if replicas answer."""
-        try:
-            read = yield from self._quorum.read(
-                group.uuid, group.topic.uuid, [tracked.key.partition]
-            )
-        except WingsError:
-            return
-        with self._table.lock:
-            learn(tracked.state, read[tracked.key.partition])
+    group: ShareGroup
+    index: ReadyPartitions
+    begun_at: float
+    errors: list[WingsError | None]
+    """The error that each acquire has met, if any."""
+    logs: dict[Partition, PartitionState]
+    """Where the logs stand of the partitions looked at."""
+    generations: dict[Partition, int]
+    """Generations as of which they were ready."""
+    bundles: list[Bundle] = field(default_factory=list[Bundle])
+    procedures: list[Procedure[Any]] = field(default_factory=list[Procedure[Any]])
+    """One for each bundle."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Acquires:
+    """Leases what members of a group ask for, on the caller's thread.
+
+    Args:
+        table: The partitions.
+        leases: The procedures.
+        finalizer: Tells when to ask again for what others held.
+        registry: The log's index.
+        runner: Runs the procedures.
+        clock: Counts leases.
+        is_local: Whether the only replica is in this process.
+        is_altered: Tells whether a group is another by now than it was found to be.
+    """
+
+    _table: PartitionTable
+    _leases: Leases
+    _finalizer: Finalizer
+    _registry: OffsetRegistry
+    _runner: Runner
+    _clock: Clock
+    _is_local: bool
+    _is_altered: Callable[[ShareGroup], bool]
+
+    def everywhere(
+        self,
+        index: ReadyPartitions,
+        group: ShareGroup,
+        request: AcquireRequest,
+        times: ReadTimes | None,
+    ) -> list[LeasedRange]:
+        """Lease what is available for one request, in some partitions after others.
+
+        Raises:
+            WingsError: Nothing was leased.
+        """
+        only = request.only_partition
+        index.look()
+        if only is not None:
+            index.note(self._registry.partition_state(group.topic.uuid, only))
+        elif not self._is_local:
+            index.look_again()  # Over a network, commits are told of a while later.
+        most, tried = peeked([request]), set[Partition]()
+        recent = only is not None or not self._is_local
+        while True:
+            picked = self.pick(index, group, [request], most, tried, times=times, recent=recent)
+            (acquired,) = self.hand_out(picked, self._runner.run_all(picked.procedures))
+            if isinstance(acquired, WingsError):
+                raise acquired
+            if acquired or not picked.logs:
+                return acquired
+            # Where others held all that was picked, the rest of the partitions were not looked at.
+            tried.update(bundle.tracked.key.partition for bundle in picked.bundles)
+            if not picked.bundles:
+                tried.update(picked.logs)
+            most = READ_PARTITIONS_MAX
+
+    def pick(
+        self,
+        index: ReadyPartitions,
+        group: ShareGroup,
+        requests: Sequence[AcquireRequest],
+        most: int,
+        besides: Container[Partition] = (),
+        *,
+        times: ReadTimes | None = None,
+        recent: bool = True,
+    ) -> Picked:
+        """Pick messages of partitions that are ready; the procedures that hold them must be run.
+
+        Args:
+            index: The group's.
+            group: The group as it is now.
+            requests: At least one.
+            most: Partitions to look at, at most.
+            besides: Partitions to leave out.
+            times: See `Leases.plan`.
+            recent: Whether the place where a partition's log stood a moment ago is enough.
+        """
+        wanting: dict[Partition | None, dict[int, AcquireRequest]] = {}
+        for number, each in enumerate(requests):
+            wanting.setdefault(each.only_partition, {})[number] = each
+        begun_at = self._clock.now()
+        found = {only: index.peek(only, most, besides) for only in wanting}
+        generations = {each: generation for some in found.values() for each, generation in some}
+        logs = {each: self._log(index, group, each, recent=recent) for each in generations}
+        error = self._prepare(group, logs.values())
+        picked = Picked(group, index, begun_at, [error] * len(requests), logs, generations)
+        # Only now, as nothing may fail any more: what is picked is kept from all others.
+        for only, of_partition in wanting.items():
+            looked_at = [logs[partition] for partition, _ in found[only]]
+            bundles, failed = self._leases.plan(group, of_partition, looked_at, times)
+            picked.bundles += bundles
+            for number, failure in failed.items():
+                picked.errors[number] = failure
+        picked.procedures = [self._leases.hold(group, each) for each in picked.bundles]
+        return picked
+
+    def hand_out(
+        self, picked: Picked, outcomes: Sequence[list[tuple[int, Leased]] | WingsError]
+    ) -> list[Leased]:
+        """Return what each request got, by the outcomes of the procedures."""
+        group, errors = picked.group, picked.errors
+        ranges: list[list[LeasedRange]] = [[] for _ in errors]
+        for bundle, outcome in zip(picked.bundles, outcomes, strict=True):
+            of_bundle: list[tuple[int, Leased]]
+            if isinstance(outcome, WingsError):
+                of_bundle = [(each.number, outcome) for each in bundle.taken]
+            else:
+                of_bundle = outcome
+            for number, leased in of_bundle:
+                if isinstance(leased, WingsError):
+                    errors[number] = errors[number] or leased
+                else:
+                    ranges[number] += leased
+        if (self._clock.now() - picked.begun_at) * 2_000 >= group.config.lock_duration_ms:
+            # Other procedures took long, which all waited for: leases may be over by now.
+            ranges = [
+                [one for one in each if self._finalizer.is_leased(group, one)] for each in ranges
+            ]
+        if not self._is_altered(group):  # Else who waits is woken to look anew.
+            for partition, log in picked.logs.items():
+                self._looked_at(picked, partition, log, found=any(ranges))
+        if any(ranges):
+            picked.index.wake_next()
+        return [found or error or [] for found, error in zip(ranges, errors, strict=True)]
+
+    def _log(
+        self, index: ReadyPartitions, group: ShareGroup, partition: Partition, *, recent: bool
+    ) -> PartitionState:
+        """Return where a partition's log stands; `recent`: a moment ago, where that is known."""
+        log = index.known_state(partition) if recent else None
+        if log is None:
+            log = self._registry.partition_state(group.topic.uuid, partition)
+            index.note(log)
+        return log
+
+    def _prepare(self, group: ShareGroup, logs: Collection[PartitionState]) -> WingsError | None:
+        """Load partitions that are not known yet; blocks for the replicas then.
+
+        Returns:
+            The error for which some are not loaded.
+        """
+        if self._is_local and all(
+            self._table.find(group, log.partition) is not None for log in logs if log.next_offset
+        ):
+            return None
+        return self._runner.run_all([self._leases.prepare(group, list(logs))])[0]
+
+    def _looked_at(
+        self, picked: Picked, partition: Partition, log: PartitionState, *, found: bool
+    ) -> None:
+        """Take a partition out of the index where it has nothing, after an acquire.
+
+        Also for a while where the acquire `found` nothing, as others held all that it asked for.
+        """
+        group, again = picked.group, None
+        if log.next_offset:
+            bounds = Bounds(log.log_start_offset, log.next_offset)
+            again = self._table.look(group, partition, bounds)
+        if again == 0 and not found:
+            again = self._finalizer.retry_seconds(group, partition)
+        picked.index.looked_at(partition, picked.generations[partition], log.next_offset, again)
+
+
+def peeked(requests: Sequence[AcquireRequest]) -> int:
+    """Return the number of ready partitions to look at first: some have nothing."""
+    messages = sum(each.messages_max for each in requests)
+    return min(READ_PARTITIONS_MAX, PEEK_PARTITIONS * len(requests), max(PEEK_MIN, messages))
 
 
 class _Open:
@@ -420,7 +516,8 @@ class _Open:
         self.has_some = True
 
 
-def _hold_of(group: ShareGroup, tracked: TrackedPartition, taken: LeasePicks) -> HoldRequest:
+def hold_of(group: ShareGroup, tracked: TrackedPartition, taken: LeasePicks) -> HoldRequest:
+    """Return the request to hold picks."""
     config = group.config
     return HoldRequest(
         tracked.key,

@@ -8,10 +8,9 @@ from wings_core.errors import InvalidArgument, OffsetOutOfRange, WingsError
 from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
 from wings_core.model import PartitionState, ShareGroup, SharePartitionState, Topic
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.groups import READ_PARTITIONS_MAX, ShareGroupTable, key_of
-from wings_core.share.model import OffsetRange
-from wings_core.share.quorum.quorum import HoldQuorum
-from wings_core.share.quorum.run import Runner
+from wings_core.share.coordinator.partitions import READ_PARTITIONS_MAX
+from wings_core.share.model import OffsetRange, ShareKey
+from wings_core.share.quorum.quorum import HoldQuorum, Runner
 from wings_core.share.quorum.votes import UNTOUCHED, KnownPartition
 from wings_core.share.replica.store import StoredPartition
 
@@ -30,7 +29,8 @@ class Positions:
     """Reads and sets where groups stand, at a majority of the replicas; from any thread.
 
     Args:
-        groups: The groups that are used on this node.
+        refuse: Raises `Unavailable` where no group can be served.
+        check: Refuses a group that cannot be served; returns it as it is now.
         registry: The log's index.
         find_offsets: None: the registry's, which find the page, and not the row of a merged one.
         quorum: The majority of the replicas.
@@ -39,13 +39,15 @@ class Positions:
 
     def __init__(
         self,
-        groups: ShareGroupTable,
+        refuse: Callable[[], None],
+        check: Callable[[ShareGroup], ShareGroup],
         registry: OffsetRegistry,
         find_offsets: FindOffsets | None,
         quorum: HoldQuorum,
         runner: Runner,
     ) -> None:
-        self._groups = groups
+        self._refuse = refuse
+        self._check = check
         self._registry = registry
         self._find_offsets = find_offsets or self._in_registry
         self._quorum = quorum
@@ -65,7 +67,7 @@ class Positions:
             OffsetOutOfRange: There is no such offset.
             TopicNotFound: The topic was deleted.
         """
-        self._groups.refuse()
+        self._refuse()
         logs = self._registry.partition_states(group.topic.uuid)
         self._begin(
             group, self._before(group.topic, group.config.start if to is None else to, logs)
@@ -90,7 +92,7 @@ class Positions:
             InvalidArgument: Nothing was written to the partition yet.
             TopicNotFound: The topic was deleted.
         """
-        self._groups.refuse()
+        self._refuse()
         logs = self._registry.partition_states(group.topic.uuid)
         moved = [state for state in logs if state.partition == partition and state.next_offset]
         if not moved:
@@ -111,7 +113,7 @@ class Positions:
             Unavailable: No majority of the replicas answered.
             TopicNotFound: The topic was deleted.
         """
-        logs = self._registry.partition_states(self._groups.check(group).topic.uuid)
+        logs = self._registry.partition_states(self._check(group).topic.uuid)
         known = self._read(group, [state.partition for state in logs])
         return [_describe(state, known[state.partition]) for state in logs]
 
@@ -124,10 +126,10 @@ class Positions:
             Unavailable: No majority of the replicas answered.
             TopicNotFound: The topic was deleted.
         """
-        logs = self._registry.partition_states(self._groups.check(group).topic.uuid)
+        logs = self._registry.partition_states(self._check(group).topic.uuid)
         return [
             StoredPartition(
-                key_of(group, partition),
+                ShareKey.of(group, partition),
                 known.start_offset,
                 [(each.first, each.last, 0) for each in known.finished],
                 [(each.first, each.last, each.count) for each in known.counts],
@@ -175,7 +177,7 @@ class Positions:
         for at in range(0, len(begun), READ_PARTITIONS_MAX):
             outcomes = self._runner.run_all(
                 [
-                    self._quorum.repair(key_of(group, partition), ranges)
+                    self._quorum.repair(ShareKey.of(group, partition), ranges)
                     for partition, ranges in begun[at : at + READ_PARTITIONS_MAX]
                 ]
             )

@@ -23,18 +23,12 @@ from wings_core.share.coordinator.finalize import (
     overlap,
     unknown,
 )
-from wings_core.share.coordinator.groups import (
-    Bounds,
-    PartitionTable,
-    ShareGroupTable,
-    TrackedPartition,
-)
-from wings_core.share.model import Acknowledgement, Clock
+from wings_core.share.coordinator.partitions import PartitionTable, TrackedPartition
+from wings_core.share.model import Acknowledgement, Bounds, Clock
 from wings_core.share.progress import ShareCounts
-from wings_core.share.quorum.quorum import TRIES_MAX
-from wings_core.share.quorum.run import Procedure, Runner
+from wings_core.share.quorum.quorum import TRIES_MAX, Runner
 from wings_core.share.quorum.votes import Verdict
-from wings_core.share.replica.requests import CountedRange, LeaseEntry, ReleaseEntry
+from wings_core.share.replica.requests import CountedRange, LeaseEntry, Procedure, ReleaseEntry
 
 SettleRequest = tuple[str, Sequence[Acknowledgement]]
 """A member, and its acknowledgements."""
@@ -314,14 +308,15 @@ class Settles:
     """Carries out acknowledgements of many members and partitions, side by side.
 
     Args:
-        groups: The groups that are used on this node.
+        bounds_of: Returns the bounds of a partition's log, or why they are not known; see
+            `Coordinator`.
         table: The partitions.
         settling: The procedure.
         runner: Runs it.
         counts: Counts accepted messages.
     """
 
-    _groups: ShareGroupTable
+    _bounds_of: Callable[..., Bounds | WingsError]
     _table: PartitionTable
     _settling: Settling
     _runner: Runner
@@ -348,7 +343,7 @@ class Settles:
         outcomes = self._carry_out(group, parts.values(), bounds, beside)
         # Where retention has passed messages just now, they are acknowledged all the same.
         failed = [part for part in parts.values() if any(part.errors)]
-        now = {part.partition: self._groups.bounds(group, part.partition) for part in failed}
+        now = {part.partition: self._bounds_of(group, part.partition) for part in failed}
         if again := [part for part in failed if now[part.partition] != bounds[part.partition]]:
             self._carry_out(group, again, now, ())
         if accepted := sum(part.accepted for part in parts.values()):
@@ -365,13 +360,13 @@ class Settles:
     ) -> dict[Partition, Bounds | WingsError]:
         """Return the bounds of partitions: as of now, but where messages are only accepted."""
         bounds = {
-            part.partition: self._groups.bounds(group, part.partition)
+            part.partition: self._bounds_of(group, part.partition)
             for part in parts
             if not part.accepts
         }
         for part in parts:
             if part.partition not in bounds:
-                bounds[part.partition] = self._groups.known_bounds(group, part.partition)
+                bounds[part.partition] = self._bounds_of(group, part.partition, recent=True)
         return bounds
 
     def _carry_out(
@@ -415,7 +410,7 @@ class Settles:
             else:
                 key = part.partition, None if part.accepts else number
                 found.setdefault(key, (of_log, []))[1].append(part)
-        if all(self._table.is_loaded(group, partition) for partition, _ in found):
+        if all(self._table.find(group, partition) for partition, _ in found):
             return list(found.values())
         try:
             self._runner.run(self._table.load(group, list({each: None for each, _ in found})))

@@ -1,22 +1,29 @@
 """HoldQuorum: holds, renewals, releases and tombstones on a majority of the replicas.
 
+    procedures ─▶ Broadcast ─▶ Runner: those of one time together, a message to each replica
+        ▲                        │
+        └──────── votes ◀────────┘
+
 What was held on a minority is released at once. A tombstone that was seen on a minority is brought
 to a majority before anything else is done with what it stands on: its writer may have been
 told that it is done. A procedure makes a bounded number of requests and then says what it knows.
 
-All methods but the constructor are procedures; see `run`.
+Its methods are procedures (see `replica.requests`), which a `Runner` carries out.
 """
 
 import random
+import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import Any, cast
 
-from wings_core.errors import GroupNotFound, Unavailable, WingsError
+from wings_core.errors import Unavailable, WingsError
 from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
 from wings_core.share.model import Clock, OffsetRange, ShareKey
-from wings_core.share.quorum.run import Broadcast, Pause, Procedure
 from wings_core.share.quorum.votes import (
     HoldResult,
     KnownPartition,
@@ -28,24 +35,40 @@ from wings_core.share.quorum.votes import (
     divide,
     held_by,
     known_of,
+    short_of,
+    unavailable,
+    verdict_of,
 )
 from wings_core.share.replica.requests import (
     Answer,
     Answers,
+    Broadcast,
     CountedRange,
+    FinishDeadLetters,
     ForgetRequest,
+    HoldReplica,
     HoldRequest,
     LeaseEntry,
     PartOutcome,
+    Pause,
+    Procedure,
     RangeAnswer,
     ReadRequest,
     ReleaseEntry,
     ReleaseRequest,
     RenewRequest,
+    ReplicaLink,
     ReplicaState,
     Request,
+    T,
     TombstoneRequest,
 )
+
+ANSWERS_SECONDS_MAX = 2.0
+"""Longest wait for the answers of replicas."""
+
+GRACE_SECONDS = 0.2
+"""Longest wait for the other replicas once a majority has answered."""
 
 TRIES_MAX = 3
 """How often a tombstone is tried on replicas that do not answer."""
@@ -118,7 +141,7 @@ class HoldQuorum:
         parts = _parts_of(answers)
         if len(parts) < self.majority:
             yield from self._release_unused(key, ranges, lease)
-            raise _unavailable(answers)
+            raise unavailable(answers)
         one, *others = parts.values()
         if len(self._replicas) == 1 or (_is_done(one) and all(each == one for each in others)):
             return _held_of(one)  # All agree, and there is nothing to repair.
@@ -143,7 +166,7 @@ class HoldQuorum:
             RenewRequest(key, tuple(entries), ttl_ms), {PartOutcome.OK}
         )
         votes = count_votes(_parts_of(answers))
-        verdict = self._verdict(votes)
+        verdict = verdict_of(votes, self.majority)
         counts = [
             CountedRange(
                 vote.first,
@@ -166,14 +189,16 @@ class HoldQuorum:
         ordered = sorted(entries, key=lambda entry: entry.first)
         answers = yield from self._ask_all(ReleaseRequest(key, tuple(ordered)), {PartOutcome.OK})
         votes = count_votes(_parts_of(answers))
-        yield from self._repair_in_passing(key, votes)
+        if short := short_of(votes, self.majority):
+            with suppress(Unavailable):  # It is left to the next request.
+                yield from self.repair(key, short)
         verdicts: dict[int, Verdict] = {}
         at = 0
         for entry in ordered:
             begun = at
             while at < len(votes) and votes[at].last <= entry.last:
                 at += 1
-            verdicts[entry.first] = self._verdict(votes[begun:at])
+            verdicts[entry.first] = verdict_of(votes[begun:at], self.majority)
         return [verdicts[entry.first] for entry in entries]
 
     def tombstone(
@@ -215,11 +240,9 @@ class HoldQuorum:
             verdict = self._final_verdict(count_votes(heard), until, silent)
             if verdict is not Verdict.UNKNOWN or not silent or self._clock.now() >= until:
                 break
-        if verdict is Verdict.UNKNOWN and len(heard) >= self.majority:
-            refused = any(
-                part.outcome is PartOutcome.NOK for parts in heard.values() for part in parts
-            )
-            return Verdict.DISPUTED if refused else verdict
+        refused = any(part.outcome is PartOutcome.NOK for parts in heard.values() for part in parts)
+        if verdict is Verdict.UNKNOWN and len(heard) >= self.majority and refused:
+            return Verdict.DISPUTED
         return verdict
 
     def repair(self, key: ShareKey, ranges: Sequence[OffsetRange]) -> Procedure[None]:
@@ -230,7 +253,7 @@ class HoldQuorum:
         """
         answers = yield from self._ask_all(TombstoneRequest(key, (), tuple(ranges)))
         if len(_parts_of(answers)) < self.majority:
-            raise _unavailable(answers)
+            raise unavailable(answers)
 
     def read(
         self, group_uuid: str, topic_uuid: str, partitions: Sequence[Partition]
@@ -277,7 +300,7 @@ class HoldQuorum:
             if not isinstance(answer, WingsError)
         ]
         if len(heard) < self.majority:
-            raise _unavailable(answers)
+            raise unavailable(answers)
         states: dict[Partition, list[ReplicaState]] = {}
         for answer in heard:
             for state in answer:
@@ -328,15 +351,6 @@ class HoldQuorum:
         # No answer is waited for: what stays held by mistake expires.
         yield Broadcast(dict.fromkeys(self._replicas, (request,)), lambda _: True, self.majority)
 
-    def _verdict(self, votes: Sequence[Vote]) -> Verdict:
-        """Judge what is not final: a renewal or a release."""
-        if votes and all(len(vote.replicas(PartOutcome.OK)) >= self.majority for vote in votes):
-            return Verdict.DONE
-        for vote in votes:
-            if len(vote.replicas(PartOutcome.NOK, PartOutcome.TOMB)) >= self.majority:
-                return Verdict.REFUSED
-        return Verdict.UNKNOWN
-
     def _final_verdict(self, votes: Sequence[Vote], until: float, silent: int) -> Verdict:
         """Judge a tombstone, which some replicas may have while it is refused by others."""
         done = (PartOutcome.OK, PartOutcome.TOMB)
@@ -349,21 +363,6 @@ class HoldQuorum:
             return Verdict.UNKNOWN
         return Verdict.REFUSED
 
-    def _short(self, votes: Sequence[Vote]) -> list[OffsetRange]:
-        """Return what some replica has a tombstone of, and no majority."""
-        return [
-            OffsetRange(vote.first, vote.last)
-            for vote in votes
-            if 0 < len(vote.replicas(PartOutcome.TOMB)) < self.majority
-        ]
-
-    def _repair_in_passing(self, key: ShareKey, votes: Sequence[Vote]) -> Procedure[None]:
-        """Bring tombstones that were seen to a majority; a failure is left to the next request."""
-        short = self._short(votes)
-        if short:
-            with suppress(Unavailable):
-                yield from self.repair(key, short)
-
     def _repair_seen(
         self,
         key: ShareKey,
@@ -371,8 +370,7 @@ class HoldQuorum:
         ranges: Sequence[OffsetRange],
         lease: Lease,
     ) -> Procedure[None]:
-        short = self._short(entombed)
-        if short:
+        if short := short_of(entombed, self.majority):
             try:
                 yield from self.repair(key, short)
             except Unavailable:
@@ -467,13 +465,134 @@ def _parts_of(answers: Answers) -> dict[int, Sequence[RangeAnswer]]:
     }
 
 
-def _unavailable(answers: Answers) -> WingsError:
-    """Return the error of a request that no majority answered."""
-    errors = [answer for answer in answers.values() if isinstance(answer, WingsError)]
-    gone = next((error for error in errors if isinstance(error, GroupNotFound)), None)
-    if gone is not None:
-        return gone
-    if len(answers) == 1 and errors:
-        return errors[0]
-    said = f": {errors[0].message}" if errors else ""
-    return Unavailable(f"no majority of the replicas of holds answered{said}")
+class Runner:
+    """Runs procedures on the caller's thread; all methods from any thread.
+
+    Args:
+        links: To the replicas, by their numbers.
+        own: The only replica, where it is in this process: there are no links then.
+    """
+
+    def __init__(self, links: Sequence[ReplicaLink], own: HoldReplica | None = None) -> None:
+        self._links = links
+        self._own = own
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """Run a procedure to its end, and return or raise what it does; blocks for its effects."""
+        (outcome,) = self.run_all([procedure])
+        if isinstance(outcome, WingsError):
+            raise outcome
+        return outcome
+
+    def run_all(self, procedures: Sequence[Procedure[T]]) -> list[T | WingsError]:
+        """Run procedures side by side; their requests to a replica at one time go together.
+
+        Blocks for their effects. None of them may depend on a change of another.
+
+        Returns:
+            The result of each, in order, or its error.
+        """
+        outcomes: dict[int, Any] = {}
+        values = dict[int, object].fromkeys(range(len(procedures)))
+        while values:
+            broadcasts: dict[int, Broadcast] = {}
+            for index, value in list(values.items()):
+                try:
+                    effect = procedures[index].send(value)
+                except StopIteration as stop:
+                    outcomes[index] = stop.value
+                    del values[index]
+                except WingsError as error:
+                    outcomes[index] = error
+                    del values[index]
+                else:
+                    if isinstance(effect, Broadcast):
+                        broadcasts[index] = effect
+                    else:
+                        values[index] = _carry_out(effect)
+            if broadcasts:
+                values |= self._broadcast_all(broadcasts)
+        return [outcomes[index] for index in range(len(procedures))]
+
+    def close(self) -> None:
+        """Close the links."""
+        for link in self._links:
+            link.close()
+
+    def _broadcast_all(self, broadcasts: Mapping[int, Broadcast]) -> dict[int, Any]:
+        """Make the requests of broadcasts, those to a replica together; returns their answers."""
+        if self._own is not None:
+            requests = [each for broadcast in broadcasts.values() for each in broadcast.requests[0]]
+            answered = iter(self._own.perform(requests))
+            return {
+                index: {0: list(islice(answered, len(broadcast.requests[0])))}
+                for index, broadcast in broadcasts.items()
+            }
+        begun = {index: _Answers(broadcast) for index, broadcast in broadcasts.items()}
+        asked: dict[int, tuple[list[Request], list[tuple[_Answers, int]]]] = {}
+        for index, broadcast in broadcasts.items():
+            for number, requests in broadcast.requests.items():
+                of_replica, places = asked.setdefault(number, ([], []))
+                of_replica += requests
+                places += [(begun[index], at) for at in range(len(requests))]
+        for number, (requests, places) in asked.items():
+            done = partial(_tell, number, places)
+            self._links[number].begin_all(requests, ANSWERS_SECONDS_MAX, done)
+        return {index: answers.wait() for index, answers in begun.items()}
+
+
+class _Answers:
+    """The answers to a broadcast that was begun."""
+
+    def __init__(self, broadcast: Broadcast) -> None:
+        self._broadcast = broadcast
+        self._answers: dict[int, Sequence[Answer]] = {}
+        self._parts: dict[int, dict[int, Answer]] = {number: {} for number in broadcast.requests}
+        """The answers of each replica so far, by index of the request."""
+        self._changed = threading.Condition()
+        self._deadline = time.monotonic() + ANSWERS_SECONDS_MAX
+
+    def add(self, number: int, at: int, answer: Answer) -> None:
+        """Take the answer of a replica to one of its requests; from any thread."""
+        with self._changed:
+            parts, wanted = self._parts[number], len(self._broadcast.requests[number])
+            parts[at] = answer
+            if len(parts) == wanted:
+                self._answers[number] = [parts[each] for each in range(wanted)]
+                self._changed.notify()
+
+    def wait(self) -> dict[int, Sequence[Answer]]:
+        """Return the answers once there are enough, or the time is up; see `Broadcast`."""
+        broadcast, answers, deadline = self._broadcast, self._answers, self._deadline
+        with self._changed:
+            hurried = False
+            while len(answers) < len(broadcast.requests) and not broadcast.enough(answers):
+                heard = sum(map(is_heard, answers.values()))
+                if heard >= broadcast.majority and not hurried:
+                    hurried = True
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._changed.wait(remaining)
+            return dict(answers)
+
+
+def is_heard(answers: Sequence[Answer]) -> bool:
+    """Tell whether a replica answered one of its requests at least without an error."""
+    return not all(isinstance(answer, WingsError) for answer in answers)
+
+
+def _tell(number: int, places: Sequence[tuple[_Answers, int]], index: int, answer: Answer) -> None:
+    """Tell a broadcast the answer of a replica to the request with an index."""
+    answers, at = places[index]
+    answers.add(number, at, answer)
+
+
+def _carry_out(effect: Pause | FinishDeadLetters) -> object:
+    if isinstance(effect, Pause):
+        return time.sleep(effect.seconds)
+    try:
+        return effect.pending.finish()
+    except WingsError as error:
+        return error

@@ -6,14 +6,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
 
+from wings_core.errors import GroupNotFound, Unavailable, WingsError
 from wings_core.model import HeldRange
 from wings_core.share.model import OffsetRange
 from wings_core.share.replica.requests import (
+    Answers,
     CountedRange,
     PartOutcome,
     RangeAnswer,
     ReplicaState,
 )
+from wings_core.share.state.partition import MessageStates
 from wings_core.share.state.ranges import RangeMap
 
 
@@ -100,6 +103,25 @@ def count_votes(answers: Mapping[int, Sequence[RangeAnswer]]) -> list[Vote]:
     return votes
 
 
+def verdict_of(votes: Sequence[Vote], majority: int) -> Verdict:
+    """Judge what is not final: a renewal or a release."""
+    if votes and all(len(vote.replicas(PartOutcome.OK)) >= majority for vote in votes):
+        return Verdict.DONE
+    for vote in votes:
+        if len(vote.replicas(PartOutcome.NOK, PartOutcome.TOMB)) >= majority:
+            return Verdict.REFUSED
+    return Verdict.UNKNOWN
+
+
+def short_of(votes: Sequence[Vote], majority: int) -> list[OffsetRange]:
+    """Return what some replica has a tombstone of, and no majority."""
+    return [
+        OffsetRange(vote.first, vote.last)
+        for vote in votes
+        if 0 < len(vote.replicas(PartOutcome.TOMB)) < majority
+    ]
+
+
 def divide(votes: Sequence[Vote], majority: int) -> tuple[list[Vote], list[Vote], list[Vote]]:
     """Return the votes of a hold by outcome: finished as some replica says, granted, refused."""
     finished: list[Vote] = []
@@ -174,6 +196,16 @@ def _put_together(states: Sequence[ReplicaState], majority: int) -> KnownPartiti
     )
 
 
+def learn(state: MessageStates, known: KnownPartition) -> None:
+    """Tell a partition's state what a majority of the replicas knows."""
+    if known.start_offset > state.start_offset:
+        state.finish(state.start_offset, known.start_offset - 1)
+    for tomb in known.finished:
+        state.finish(tomb.first, tomb.last)
+    for counted in known.counts:
+        state.learn(counted.first, counted.last, counted.count)
+
+
 def held_by(states: Sequence[ReplicaState], majority: int) -> list[HeldRange]:
     """Return the ranges of one partition that a lease holds at a majority, in order."""
     votes: RangeMap[tuple[HeldRange, ...]] = RangeMap()
@@ -188,3 +220,15 @@ def held_by(states: Sequence[ReplicaState], majority: int) -> list[HeldRange]:
                 agreed.append(replace(held, first=first, last=last))
                 break
     return agreed
+
+
+def unavailable(answers: Answers) -> WingsError:
+    """Return the error of a request that no majority answered."""
+    errors = [answer for answer in answers.values() if isinstance(answer, WingsError)]
+    gone = next((error for error in errors if isinstance(error, GroupNotFound)), None)
+    if gone is not None:
+        return gone
+    if len(answers) == 1 and errors:
+        return errors[0]
+    said = f": {errors[0].message}" if errors else ""
+    return Unavailable(f"no majority of the replicas of holds answered{said}")

@@ -19,7 +19,7 @@ from psycopg import sql
 from wings_core.errors import Unavailable, WingsError
 from wings_core.metadata.postgres.connections import Connection, PostgresConnections
 from wings_core.metadata.postgres.faults import discard, translated
-from wings_core.share.quorum.run import ANSWERS_SECONDS_MAX
+from wings_core.share.quorum.quorum import ANSWERS_SECONDS_MAX
 
 LEASE_SECONDS = 10.0
 """How long a process that is gone keeps others from taking over."""

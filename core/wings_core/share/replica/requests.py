@@ -1,18 +1,22 @@
-"""Requests to a replica of holds, and its answers.
+"""Requests to replicas of holds, their answers, and the procedures that make them.
 
 Ranges of one request do not overlap and are in order; the parts of an answer cover them, in order.
 `Replica` answers in process, and `remote.link` over gRPC.
+
+A procedure is a generator. It yields an effect, is sent its result, and returns its own. So the
+same code runs over replicas in process, over gRPC, and in a simulation with a virtual clock; only
+the runner differs (`quorum.Runner` in the product).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from wings_core.errors import WingsError
 from wings_core.model import HeldRange, Lease
 from wings_core.partitions import Partition
-from wings_core.share.model import OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, PendingDeadLetters, ShareKey
 
 BATCH_MAX = 1_000
 """Requests that a replica carries out together at most, unless one call has more."""
@@ -192,6 +196,64 @@ class HoldReplica(Protocol):
         ...
 
 
+class ReplicaLink(Protocol):
+    """The way to one replica."""
+
+    def begin_all(
+        self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
+    ) -> None:
+        """Make requests together; see `HoldReplica.perform`.
+
+        Args:
+            requests: At least one.
+            seconds: The time within which `done` is called.
+            done: Called once for each request, with its index, from any thread, maybe before this
+                returns. It must not block.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the requests under way with `Unavailable`, and later ones too."""
+        ...
+
+
 def refused(requests: Sequence[Request], error: WingsError) -> list[Answer]:
     """Return an error as the answer to each request; a copy each, as each may be raised."""
     return [type(error)(error.message, **error.facts) for _ in requests]
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Sends requests to replicas, all at once; the result is the answers by replica.
+
+    It comes when all have answered, when `enough` says so of the answers so far (which may be
+    none), when the time is up, or a short while after the `majority`th answer that is no error.
+    A request without an answer by then may still be carried out.
+    """
+
+    requests: Mapping[int, tuple[Request, ...]]
+    """Requests by number of the replica, made of it together."""
+    enough: Callable[[Mapping[int, Sequence[Answer]]], bool]
+    """Tells whether the answers so far are enough."""
+    majority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Lets some time pass."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishDeadLetters:
+    """Waits for dead letters to be durable; the result is None or the error."""
+
+    pending: PendingDeadLetters
+
+
+Effect = Broadcast | Pause | FinishDeadLetters
+
+T = TypeVar("T")
+Procedure = Generator[Effect, Any, T]
+"""A procedure that returns a `T`."""

@@ -1,12 +1,16 @@
-"""The index where waiting members of a group meet the partitions that may have messages for them.
+"""The partitions of groups: which may have messages for a member, and what is known of each here.
 
     commits ─▶ ┌─────────┐ ─▶ as many waiting members as there is work for
     releases ─▶│  ready  │
     times ────▶└─────────┘ ◀─ acquires, which take out what turns out to be empty
 
-So neither a push nor an idle member costs what there are of partitions or of members. A partition
-is taken out only as of a generation, so that what comes meanwhile is not missed; and a member that
-got something wakes the next one while more is ready.
+`ReadyPartitions` is the index of one group, by which neither a push nor an idle member costs what
+there are of partitions or of members. A partition is taken out only as of a generation, so that
+what comes meanwhile is not missed; and a member that got something wakes the next one while more is
+ready.
+
+`PartitionTable` has what this node knows of partitions from the replicas. One lock guards the state
+of all of them, and is never held while an effect is under way.
 """
 
 import heapq
@@ -15,11 +19,30 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import count, islice
 
-from wings_core.errors import WingsError
-from wings_core.model import PartitionState
+from wings_core.errors import GroupNotFound, WingsError
+from wings_core.model import Lease, PartitionState, ShareGroup, member_tag
 from wings_core.partitions import Partition
+from wings_core.share.model import Bounds, Clock, ShareKey
+from wings_core.share.quorum.quorum import HoldQuorum
+from wings_core.share.quorum.votes import learn
+from wings_core.share.replica.requests import Procedure
+from wings_core.share.state.partition import MessageState, MessageStates
+
+READ_PARTITIONS_MAX = 256
+"""Partitions whose state is read at a time."""
+
+READ_AGAIN_SECONDS = (1.0, 16.0)
+"""How often a partition whose window is full is read, for what was acknowledged by others: at
+first, and later where the window is one lease."""
+
+REREAD_SECONDS_MIN = 0.01
+"""Until a partition that is to be read is looked at."""
+
+DELETED_MAX = 10_000
+"""Deleted groups that are remembered, so that nothing of them is begun again."""
 
 LISTED_SECONDS = 0.5
 """How long it is believed where partitions stand."""
@@ -52,7 +75,7 @@ class WaitingMember:
         if self.is_called:  # The thread that chose it may not have come to call it yet.
             self.callback()
         if error is not None:
-            self.index.took_some()
+            self.index.wake_next()
 
 
 class ReadyPartitions:
@@ -208,9 +231,10 @@ class ReadyPartitions:
                 some = list(islice(left, most))
                 for each, _ in some:
                     self._ready.move_to_end(each)
-            woken = self._next_of(came, dict(some)) if came else ()
-        if woken:
-            _call(woken)
+            shown = dict(some)
+            left_out = [each for each in came if each not in shown]
+            woken = [member for each in left_out for member in self._next(each, 1)]
+        _call(woken)
         return some
 
     def known_state(self, partition: Partition) -> PartitionState | None:
@@ -256,19 +280,16 @@ class ReadyPartitions:
             woken = self._next(partition, 1)
         _call(woken)
 
-    def took_some(self) -> None:
-        """Hear that a member got messages: where more is ready, the next one is woken."""
+    def wake_next(self, besides: Partition | None = None) -> None:
+        """Wake the next member, where one waits and more is ready than in one partition.
+
+        For one that got some, will look no more, or found none in the one partition it may have.
+        """
         if self._waiting and self._ready:
             with self._lock:
-                woken = self._next(None, 1)
+                left = len(self._ready) - (besides in self._ready)
+                woken = self._next(None, 1, besides) if left else ()
             _call(woken)
-
-    def found_none(self, partition: Partition) -> None:
-        """Hear that a member of one partition got nothing: what else is ready is for others."""
-        with self._lock:
-            left = len(self._ready) - (partition in self._ready)
-            woken = self._next(None, 1, partition) if self._waiting and left else []
-        _call(woken)
 
     def wake_due(self) -> float | None:
         """Wake members for what has become due; returns in how many seconds something will be."""
@@ -375,14 +396,6 @@ class ReadyPartitions:
             self._waiting.move_to_end(waiting)
         return woken
 
-    def _next_of(
-        self, partitions: Iterable[Partition], besides: Container[Partition]
-    ) -> list[WaitingMember]:
-        """Return a member for each partition that has become due, but for some."""
-        return [
-            waiting for each in partitions if each not in besides for waiting in self._next(each, 1)
-        ]
-
     def _remember(self, at: float, partition: Partition) -> bool:
         """Note when a partition may be ready; returns whether it is the next, unlike before."""
         if at >= self._due_at.get(partition, float("inf")):
@@ -420,3 +433,165 @@ class ReadyPartitions:
 def _call(waiting: Iterable[WaitingMember]) -> None:
     for each in waiting:
         each.callback()
+
+
+@dataclass(slots=True)
+class TrackedPartition:
+    """A partition of a group, as this coordinator sees it."""
+
+    key: ShareKey
+    state: MessageStates
+    read_at: float
+    """When the replicas were asked for its state, by the coordinator's clock."""
+    read_again_seconds: float = READ_AGAIN_SECONDS[0]
+    """How long after that it is worth asking again."""
+    collisions: int = 0
+    """How often in a row all that was asked for was held by others."""
+    is_checking: bool = False
+    """Whether the times of messages are being read."""
+    is_seen_full: bool = False
+    """Whether a member found no room in the window: who makes some tells of it."""
+
+
+class PartitionTable:
+    """The partitions that a coordinator knows, and the numbers of its leases.
+
+    Args:
+        quorum: The majority of the replicas.
+        clock: The clock of leases.
+        coordinator: In the leases.
+        met_limit: Called, outside the lock, when messages are at the delivery limit.
+
+    Attributes:
+        lock: To be held while a partition's state is read or changed.
+    """
+
+    def __init__(
+        self,
+        quorum: HoldQuorum,
+        clock: Clock,
+        coordinator: str,
+        met_limit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.met_limit = met_limit
+        self.lock = threading.Lock()
+        self._quorum = quorum
+        self._clock = clock
+        self._coordinator = coordinator
+        self._leases = count(1)
+        self._table: dict[str, dict[Partition, TrackedPartition]] = {}
+        self._under_way: dict[str, dict[Partition, None]] = {}
+        """The partitions of each group that keep ranges, among some that no longer do."""
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    def load(self, group: ShareGroup, partitions: Sequence[Partition]) -> Procedure[None]:
+        """Read the state of partitions that are not known yet.
+
+        Raises:
+            GroupNotFound: The group was deleted.
+            Unavailable: No majority answered.
+        """
+        with self.lock:
+            self.require(group)
+            known = self._table.get(group.uuid, {})
+            missing = [partition for partition in partitions if partition not in known]
+        for at in range(0, len(missing), READ_PARTITIONS_MAX):
+            some = missing[at : at + READ_PARTITIONS_MAX]
+            read = yield from self._quorum.read(group.uuid, group.topic.uuid, some)
+            with self.lock:
+                self.require(group)  # It may have been deleted meanwhile.
+                partitions_known = self._table.setdefault(group.uuid, {})
+                under_way = self._under_way.setdefault(group.uuid, {})
+                for partition in some:
+                    if partition not in partitions_known:
+                        state = MessageStates(
+                            read[partition].start_offset, partial(under_way.setdefault, partition)
+                        )
+                        learn(state, read[partition])
+                        key = ShareKey.of(group, partition)
+                        partitions_known[partition] = TrackedPartition(
+                            key, state, self._clock.now()
+                        )
+
+    def get(self, group: ShareGroup, partition: Partition) -> TrackedPartition:
+        """Return a loaded partition.
+
+        Raises:
+            GroupNotFound: It is gone, with its group.
+        """
+        tracked = self.find(group, partition)
+        if tracked is None:
+            raise gone(group)
+        return tracked
+
+    def find(self, group: ShareGroup, partition: Partition) -> TrackedPartition | None:
+        """Return a partition; None where it is not loaded, or gone with its group."""
+        return self._table.get(group.uuid, {}).get(partition)
+
+    def forget(self, group: ShareGroup) -> None:
+        """Forget a group that was deleted; nothing of it is loaded again."""
+        with self.lock:
+            self._table.pop(group.uuid, None)
+            self._under_way.pop(group.uuid, None)
+            self._deleted[group.uuid] = None
+            while len(self._deleted) > DELETED_MAX:
+                self._deleted.popitem(last=False)
+
+    def look(self, group: ShareGroup, partition: Partition, bounds: Bounds) -> float | None:
+        """Return in how many seconds a loaded partition may have available messages.
+
+        0: now; None: only after a change that is heard of.
+        """
+        limit, ordered = group.config.delivery_limit, group.config.is_ordered
+        with self.lock:
+            tracked = self.find(group, partition)
+            if tracked is None:
+                return 0.0
+            now = self._clock.now()
+            tracked.state.deliver_by(group.config.deliver_at_column)
+            wall_us = self._clock.wall_us() if tracked.state.is_scheduled else None
+            tracked.state.advance(now, bounds.start, wall_us)
+            event = tracked.state.next_event(now, wall_us)
+            if tracked.state.in_flight >= group.config.window:
+                tracked.is_seen_full = True
+                held = tracked.state.messages(MessageState.HELD)
+                if self._quorum.is_local or held < group.config.window:
+                    return event  # Who is asking for the rest tells of what it leaves.
+                again = max(REREAD_SECONDS_MIN, tracked.read_at + tracked.read_again_seconds - now)
+                return again if event is None else min(event, again)
+            if tracked.state.has_available(bounds.end, limit, ordered=ordered):
+                return 0.0
+            has_exhausted = tracked.state.has_exhausted(limit, ordered=ordered)
+        if has_exhausted:
+            self.met_limit()
+        return event
+
+    def exhausted(self, group: ShareGroup) -> list[Partition]:
+        """Return the loaded partitions that may have messages at the delivery limit."""
+        with self.lock:
+            now, limit = self._clock.now(), group.config.delivery_limit
+            ordered = group.config.is_ordered
+            # Of most partitions nothing is under way, so not all are looked at each second.
+            table, under_way = self._table.get(group.uuid, {}), self._under_way.get(group.uuid, {})
+            found: list[Partition] = []
+            for partition in list(under_way):
+                state = table[partition].state
+                if not state.ranges:
+                    del under_way[partition]
+                elif state.next_event(now) == 0 or state.has_exhausted(limit, ordered=ordered):
+                    found.append(partition)
+            return found
+
+    def next_lease(self, member: str) -> Lease:
+        """Return a lease that was never given before; the lock is held."""
+        return Lease(self._coordinator, next(self._leases), member_tag(member))
+
+    def require(self, group: ShareGroup) -> None:
+        """Raise `GroupNotFound` where a group is known to be deleted."""
+        if group.uuid in self._deleted:
+            raise gone(group)
+
+
+def gone(group: ShareGroup) -> GroupNotFound:
+    """Return the error of what is asked of a deleted group."""
+    return GroupNotFound(f"there is no group {group.name:.80} any more: it was deleted")
