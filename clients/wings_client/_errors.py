@@ -8,9 +8,10 @@ dies during a call as "unavailable" (measured), so they are distinguished by its
 
 import json
 import re
+import socket
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any
 
@@ -56,6 +57,7 @@ _PROBLEMS = tuple(
     for why, pattern in (
         ("plain", "wrong.version.number"),
         ("name", "not in peer certificate|hostname mismatch|ip address mismatch"),
+        ("expired", "certificate has expired|certificate is not yet valid"),
         ("certificate", r"certificate verify failed(?:: )?([^(]*)"),
         ("files", "empty address list"),
         ("closed", "failed to connect.*socket closed"),
@@ -63,6 +65,9 @@ _PROBLEMS = tuple(
     )
 )
 """Texts of gRPC, and of Python's ssl and socket, for a connection that cannot be made."""
+
+PROBE_SECONDS = 0.5
+"""Longest wait for a connection to this machine."""
 
 _CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError)
 _NO_ERRORS: tuple[type[Exception], ...] = ()
@@ -160,10 +165,33 @@ def unreachable(endpoint: str, text: str) -> WingsError:
         )
     if found is None or why is None:
         message = f"no server answers at {endpoint}: {text}"
+        if (other := _answering(endpoint)) is not None:
+            facts["why"] = "address"
+            message = (
+                f"{endpoint} has several addresses, and the connection fails also where a server "
+                f"listens: name it by {other}, whose error says why"
+            )
     else:
         facts["why"] = why
         message = _said(why, endpoint, found)
     return Unavailable(message, **facts, connection=Connection.UNREACHABLE.value)
+
+
+def _answering(endpoint: str) -> str | None:
+    """Return the endpoint of the one of a local host's addresses where a server listens, if any.
+
+    gRPC has the error of one address alone, which need not be that one.
+    """
+    scheme, _, address = endpoint.partition("://")
+    host, _, port = address.rpartition(":")
+    if host != "localhost" or not scheme.endswith(("+tls", "s")) or not port.isdecimal():
+        return None
+    with suppress(OSError):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for ip in [str(each[4][0]) for each in found] if len(found) > 1 else ():
+            with suppress(OSError), socket.create_connection((ip, int(port)), PROBE_SECONDS):
+                return f"{scheme}://{f'[{ip}]' if ':' in ip else ip}:{port}"
+    return None
 
 
 def _said(why: str, endpoint: str, found: "re.Match[str]") -> str:
@@ -171,6 +199,11 @@ def _said(why: str, endpoint: str, found: "re.Match[str]") -> str:
         return (
             f"the certificate of the server at {endpoint} is for other names: call it by one of "
             "them"
+        )
+    if why == "expired":
+        return (
+            f"the certificate of the server at {endpoint} does not hold now: {found[0]}; have it "
+            "replaced there, unless a clock is wrong"
         )
     if why == "certificate":
         return (

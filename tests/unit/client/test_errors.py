@@ -1,4 +1,5 @@
 import json
+import socket
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +40,38 @@ def test_what_a_server_raised_is_raised_again_with_its_facts(code: str) -> None:
         raise server_error("something around it", extra_info=extra_info)
     assert type(raised.value) is ERRORS_BY_CODE[code]
     assert raised.value.facts == {"offset": 7}
+
+
+def test_an_expired_certificate_is_called_that() -> None:
+    text = (
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Ssl handshake "
+        "failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:0A000086:SSL routines::certificate "
+        "verify failed: certificate has expired"
+    )
+    expired = typed_error(flight.FlightUnavailableError(text), "grpc+tls://host:7777")
+    assert expired.facts["why"] == "expired"
+    assert expired.message == (
+        "the certificate of the server at grpc+tls://host:7777 does not hold now: certificate has "
+        "expired; have it replaced there, unless a clock is wrong"
+    )
+
+
+def test_of_several_addresses_the_one_where_a_server_listens_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "failed to connect to all addresses; last error: UNKNOWN: ipv6:[::1]: Connection refused"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        look_up = socket.getaddrinfo
+
+        def both(host: str, *args: Any, **options: Any) -> list[Any]:
+            hosts = ("::1", "127.0.0.1") if host == "localhost" else (host,)
+            return [found for each in hosts for found in look_up(each, *args, **options)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", both)
+        refused = typed_error(flight.FlightUnavailableError(text), f"grpc+tls://localhost:{port}")
+    assert refused.facts["why"] == "address"
+    assert f"name it by grpc+tls://127.0.0.1:{port}, whose error says why" in refused.message
 
 
 def test_nobody_there_is_told_from_a_connection_lost() -> None:
