@@ -48,12 +48,14 @@ class Gate:
         self._places = PlaceQuotas(log)
         self.authenticator = authenticator
 
-    def principal(self, secret: str | None, call: str) -> Principal:
+    def principal(self, secret: str | None, call: str, client: str | None = None) -> Principal:
         """Return the principal of a secret; see `Authenticator.principal`.
 
         Args:
             secret: The secret presented, or None.
             call: Name of the call, for the log.
+            client: The client's address, for the log; None over Flight, whose middleware does not
+                know it.
 
         Raises:
             Unauthenticated: There is no secret, or it is not that of a valid token.
@@ -62,7 +64,9 @@ class Gate:
         try:
             return self.authenticator.principal(secret)
         except Unauthenticated as error:
-            _logger.info("refused", principal=None, action=call, reason=error.message)
+            _logger.info(
+                "refused", principal=None, action=call, client=client, reason=error.message
+            )
             raise
 
     def allow(self, principal: Principal, call: str, topic: str) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import aiokafka  # pyright: ignore[reportMissingTypeStubs]
 import confluent_kafka as ck
+import httpx
 import pyarrow.flight as flight
 import pytest
+import structlog
 from aiokafka.abc import AbstractTokenProvider  # pyright: ignore[reportMissingTypeStubs]
 from aiokafka.helpers import create_ssl_context  # pyright: ignore[reportMissingTypeStubs]
 from confluent_kafka.admin import AdminClient
@@ -303,6 +305,22 @@ def test_a_group_of_one_namespace_is_none_of_another(
     for consumer in (f"kafka:{new_topic_id}", f"kafka/acme/back:{new_topic_id}"):
         (committed,) = act(root, "get-offsets", consumer=consumer)["offsets"]
         assert committed["offset"] == 1
+
+
+def test_refused_tokens_are_logged_with_the_address_of_the_client(server: RunningServer) -> None:
+    with structlog.testing.capture_logs() as logged:
+        assert refused(server.kafka, "wrong", "anyone")
+        assert httpx.get(f"{server.http}/v1/health").status_code == 401
+    found = [(each["action"], each["client"]) for each in logged if each["event"] == "refused"]
+    assert found == [("kafka", "127.0.0.1"), ("GET /v1/health", "127.0.0.1")]
+
+
+def test_a_connection_without_a_request_is_no_news(server: RunningServer) -> None:
+    with structlog.testing.capture_logs() as logged, connected(server.kafka) as scan:
+        scan.send_raw(b"GET / HTTP/1.1\r\n\r\n")
+        assert scan.receive() is None
+    (closed,) = (each for each in logged if each["event"] == "closed a connection")
+    assert closed["log_level"] == "debug"
 
 
 def refused(address: str, token: str, user: str) -> bool:

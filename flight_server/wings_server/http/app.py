@@ -222,9 +222,10 @@ class _HttpAuthentication:
         secret = secret_of(headers)
         gate = self._service.gate
         call = f"{scope['method']} {scope['path']}"
+        client, _ = scope.get("client") or (None, None)
         if gate.authenticator.knows(secret):
-            return gate.principal(secret, call)
-        return await self._service.read(lambda: gate.principal(secret, call))
+            return gate.principal(secret, call, client)
+        return await self._service.read(lambda: gate.principal(secret, call, client))
 
 
 class _Origins:

@@ -222,6 +222,7 @@ class Session:
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._close = connection.close
+        self._client = connection.host
         self._principal: Principal | None = None
         self._producer: Producer
         self._fetches: Fetches | None = None
@@ -360,7 +361,7 @@ class Session:
         secret, namespace = _presented(mechanism, message)
 
         def found() -> Principal:
-            principal = service.gate.principal(secret, "kafka")
+            principal = service.gate.principal(secret, "kafka", self._client)
             try:
                 if principal.may_see_namespace(namespace):
                     service.log.admin.get_namespace(namespace)

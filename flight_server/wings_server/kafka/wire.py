@@ -228,7 +228,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """Close the connection at once, because of its client."""
-        _logger.info("closed a connection", client=self.host, reason=reason)
+        # Health checks and port scans send no request.
+        is_silent = self._requests is not None and self._task is None
+        log = _logger.debug if is_silent else _logger.info
+        log("closed a connection", client=self.host, reason=reason)
         self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> Any:
