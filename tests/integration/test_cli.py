@@ -13,6 +13,7 @@ import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
@@ -1156,7 +1157,8 @@ def test_dead_letters_are_sent_to_another_topic_at_a_rate(wings: Wings, shared: 
 def test_a_topic_is_configured_key_by_key(wings: Wings, new_topic_id: str) -> None:
     made = ("topic", "create", new_topic_id, "--field", "n:int64")
     assert wings(*made, "--set", "retention_on_acceptance").status == 2
-    assert wings(*made, "--set", "retention_ms=soon").status == 2
+    assert wings(*made, "--set", "retention_ms=soon").status == 1
+    assert wings(*made, "--set", "retention_ms=so on").status == 2
     assert wings(*made, "--set", "retention_ms=[1]").status == 2
     assert wings(*made, "--set", "retention=1").status == 1
     assert wings(*made, "--set", "retention_on_acceptance=true").status == 0
@@ -1171,9 +1173,36 @@ def test_a_topic_is_configured_key_by_key(wings: Wings, new_topic_id: str) -> No
     assert "segment_bytes: 7" in out
     assert "retention" not in out
     assert wings(*alter, "retention_ms=0").status == 1
+    assert wings(*alter, "segment_format=parquet").out == 'segment_format: "parquet"\n'
     off = wings(*alter, "table=null")
     assert (off.status, off.out) == (0, "table: null\n")
     assert "is dropped from the catalog by the next maintenance" in off.err
+
+
+def test_a_shorter_retention_that_deletes_messages_is_asked_for(
+    wings: Wings, server: RunningServer, new_topic_id: str
+) -> None:
+    alter = ("topic", "alter", new_topic_id, "--set")
+    with wings_client.connect(server.flight) as client:
+        topic = client.create_topic(new_topic_id, {"n": "int64"})
+        assert wings(*alter, "retention_ms=7200000").status == 0
+        for hours in (1, 1, 0):
+            at = datetime.now(UTC) - timedelta(hours=hours)
+            client.push(topic, {"n": [1, 2]}, timestamp=at)
+        size = client.partitions(topic)[0].bytes
+        refused = wings(*alter, "retention_ms=600000")
+        assert refused.status == 2
+        assert "give --yes to change" in refused.error
+        would = wings(*alter, "retention_ms=600000", "--dry-run").out
+        about = f"about 4 messages of {round(size * 2 / 3):,} bytes"
+        assert would == f"would change {new_topic_id} and delete {about}\n"
+        would = wings(*alter, "retention_bytes=1", "--dry-run").out
+        assert f"delete about 6 messages of {size - 1:,} bytes" in would
+        would = wings(*alter, "retention_ms=7000000", "--dry-run").out
+        assert would == f"would change {new_topic_id} and delete no message\n"
+        assert client.topic(topic).config["retention_ms"] == 7_200_000
+        assert wings(*alter, "retention_ms=600000", "--yes").status == 0
+        assert wings(*alter, "retention_ms=7200000").status == 0
 
 
 def test_a_schema_grows_by_alter_and_by_what_a_file_has_more(

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
 
-from wings_client import PartitionState, Topic
+from wings_client import Client, PartitionState, Topic
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected, connected_transport, short_name
 from wings_client.cli.options import (
@@ -42,6 +42,7 @@ from wings_client.cli.values import (
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.actions import TopicBody
 from wings_core.kafka_topics import BINARY_SCHEMA, PARTITION_COLUMN, topic_id_of
+from wings_core.partitions import JsonScalar
 from wings_core.type_names import type_name
 
 app = typer.Typer(
@@ -261,11 +262,16 @@ def alter(
     ] = None,
     kafka_partitions: KafkaPartitionsOption = None,
     settings: SetOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Change a topic's configuration, or extend its schema; existing rows do not change.
 
     Other configuration keys do not change; null selects a key's default.
+
+    Asks for confirmation on a terminal where a shorter retention deletes messages; elsewhere
+    `--yes` is required then.
 
     Integers and floats widen within their kind, decimals in precision. Producers may continue to
     push with any schema version. Changes already in effect are ignored.
@@ -284,6 +290,11 @@ def alter(
         if not field.nullable:
             raise typer.BadParameter(f"column {field.name!r:.80}: leave out 'not null'")
     with connected(endpoint, name) as client:
+        gone = "" if yes and not dry_run else _deleted_by(client, client.topic(name), config)
+        if (gone or dry_run) and not goes_on(
+            f"Change {short_name(name)} and delete {gone or 'no message'}", yes=yes, dry_run=dry_run
+        ):
+            return
         if config:
             configured = client.alter_topic(name, config)
             for key in config:
@@ -329,6 +340,28 @@ def delete(
             return
         client.delete_topic(topic)
     typer.echo(f"{short_name(topic.name)} is deleted")
+
+
+def _deleted_by(client: Client, topic: Topic, config: Mapping[str, Any]) -> str:
+    """Return about how much retention deletes because of a change; empty if nothing."""
+    shorter: dict[str, int] = {}
+    for key in ("retention_ms", "retention_bytes"):
+        new, old = config.get(key), topic.config[key]
+        if isinstance(new, int) and new > 0 and (old is None or new < old):
+            shorter[key] = new
+    states = client.partitions(topic) if shorter else []
+    kept_from: Mapping[JsonScalar, int] = {}
+    if states and "retention_ms" in shorter:
+        until = datetime.now(UTC) - timedelta(milliseconds=shorter["retention_ms"])
+        kept_from = client.resolve_offsets(topic, until)
+    rows = size = 0
+    for state in states:
+        count = state.next_offset - state.log_start_offset
+        expired = max(0, kept_from.get(state.partition, 0) - state.log_start_offset)
+        above = max(0, state.bytes - shorter.get("retention_bytes", state.bytes))
+        part = max(expired / max(1, count), above / max(1, state.bytes))
+        rows, size = rows + round(part * count), size + round(part * state.bytes)
+    return f"about {rows:,} messages of {size:,} bytes" if rows else ""
 
 
 def _print_topic(

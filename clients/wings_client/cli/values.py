@@ -241,7 +241,7 @@ def comma_names(given: Iterable[str] | None) -> frozenset[str]:
 
 
 def parse_settings(given: Iterable[str]) -> dict[str, JsonScalar]:
-    """Parse configuration keys in the form `KEY=VALUE`, with the value as JSON.
+    """Parse configuration keys in the form `KEY=VALUE`, the value as JSON or one word.
 
     Raises:
         typer.BadParameter: A text is malformed.
@@ -252,11 +252,11 @@ def parse_settings(given: Iterable[str]) -> dict[str, JsonScalar]:
         try:
             found = json.loads(value)
         except ValueError:
-            found = [value]
+            found = value if value.isidentifier() else [value]
         if not sign or isinstance(found, list | dict):
             raise typer.BadParameter(
-                f"{text!r:.80}: expected KEY=VALUE, the value a number, true, false, null or a "
-                "text in double quotes",
+                f"{text!r:.80}: expected KEY=VALUE, the value a number, true, false, null, a "
+                "word, or a text in double quotes",
                 param_hint="--set",
             )
         settings[key] = found
