@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,20 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.http == Address("127.0.0.1", 7780)
     assert settings.drain_seconds == 10
     assert settings.limits == Limits()
+
+
+def test_the_example_has_every_setting_with_its_default(tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "deploy/wings.toml"
+    assert load(example) == Settings()
+    whole = tmp_path / "wings.toml"
+    whole.write_text(re.sub(r"^#(?=\w+ = )", "", example.read_text(), flags=re.MULTILINE))
+    settings = load(whole)
+    assert settings.model_fields_set == set(Settings.model_fields)
+    assert settings.limits.model_fields_set == set(Limits.model_fields)
+    assert settings.limits == Limits()
+    for name, default in Settings():
+        if default is not None and default != ():
+            assert getattr(settings, name) == default, name
 
 
 def test_flags_win_over_environment_over_file_over_defaults(
