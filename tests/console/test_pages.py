@@ -150,6 +150,8 @@ def test_a_consumer_group_shows_its_members_and_their_lag(
             page.expect_that("the member", lambda: "one\tcalls\t3\t3\tsteady" in members(page))
             page.picture("consumer-group")
             consumer.commit()
+            partitions = "section[aria-label='Partitions with most lag']"
+            page.expect_that("its name", lambda: "calls\t1\tone" in page.text(partitions))
             page.expect_that("its lag", lambda: "one\tcalls\t3\t0\tfalls" in members(page))
         page.expect_that("that it has left", lambda: "No members" in members(page))
 

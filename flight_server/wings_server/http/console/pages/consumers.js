@@ -109,7 +109,8 @@ async function one(main, name, signal) {
     const group = await described(name, signal);
     errors.clear();
     members.rows = membersOf(group, trends);
-    const owners = new Map(group.partitions.map((each) => [placeOf(each), each.member]));
+    const names = new Map(group.members.map((each) => [each.member, nameOf(each)]));
+    const owners = new Map(group.partitions.map((each) => [placeOf(each), names.get(each.member) ?? each.member]));
     for (const each of found.partitions) each.member = owners.get(placeOf(each));
     const lag = found.topics.reduce((sum, each) => sum + each.lag, 0);
     most = Math.max(1, ...found.partitions.map((each) => each.lag));
@@ -142,6 +143,8 @@ async function described(name, signal) {
   return group;
 }
 
+const nameOf = ({ member, instance }) => instance ?? member;
+
 const placeOf = ({ topic, partition: value }) => `${topic} ${json(value)}`;
 
 /** Return a row for each member, with what it reads and how far it is behind. */
@@ -157,7 +160,7 @@ function membersOf({ members, partitions }, trends) {
 
 function membersTable() {
   return new Table([
-    { label: "Member", text: (row) => row.instance ?? row.member },
+    { label: "Member", text: nameOf },
     { label: "Topics", text: (row) => row.topics.join(", ") || "–" },
     { label: "Partitions", right: true, text: (row) => count(row.partitions), sort: (row) => row.partitions },
     { label: "Lag", right: true, text: (row) => count(row.lag), sort: (row) => row.lag },
