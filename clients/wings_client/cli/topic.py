@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pyarrow as pa
 import typer
@@ -346,7 +346,7 @@ def _deleted_by(client: Client, topic: Topic, config: Mapping[str, Any]) -> str:
     """Return about how much retention deletes because of a change; empty if nothing."""
     shorter: dict[str, int] = {}
     for key in ("retention_ms", "retention_bytes"):
-        new, old = config.get(key), topic.config[key]
+        new, old = config.get(key), cast("int | None", topic.config[key])
         if isinstance(new, int) and new > 0 and (old is None or new < old):
             shorter[key] = new
     states = client.partitions(topic) if shorter else []
