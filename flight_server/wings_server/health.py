@@ -2,7 +2,8 @@
 
 For containers, whose image has no other client. It takes the port of HTTP, and whether there is
 TLS, as the server does from `WINGS_HTTP` and `WINGS_TLS_CERT`, or the TOML file of `WINGS_CONFIG`.
-It asks over loopback, without verifying the certificate.
+It asks over loopback, without verifying the certificate. With `WINGS_TLS_CLIENT_CA` it presents the
+server's own, which must be valid for clients too.
 
 Exit status: 0 the server responds, 1 it does not; with `--ready`, 0 only while it accepts requests.
 """
@@ -29,12 +30,18 @@ def check(arguments: Sequence[str], environment: Mapping[str, str]) -> str | Non
         file = tomllib.loads(Path(config).read_text()) if config else {}
     except (OSError, ValueError) as error:
         return f"{config}: {error}"
-    _, _, port = (environment.get("WINGS_HTTP") or str(file.get("http", _HTTP))).rpartition(":")
+
+    def setting(name: str) -> str | None:
+        return environment.get(f"WINGS_{name.upper()}") or file.get(name)
+
+    _, _, port = str(setting("http") or _HTTP).rpartition(":")
     connection: http.client.HTTPConnection
-    if environment.get("WINGS_TLS_CERT") or file.get("tls_cert"):
+    if cert := setting("tls_cert"):
         context = ssl.create_default_context()
         context.check_hostname = False  # Addressed by its port on loopback.
         context.verify_mode = ssl.CERT_NONE
+        if setting("tls_client_ca"):
+            context.load_cert_chain(cert, setting("tls_key"))
         connection = http.client.HTTPSConnection(
             "127.0.0.1", int(port), timeout=SECONDS_MAX, context=context
         )

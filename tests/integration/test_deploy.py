@@ -112,15 +112,16 @@ def test_the_command_of_the_image_serves_and_its_health_check_sees_that(tmp_path
 
 def test_the_health_check_reads_the_settings_of_the_server(tmp_path: Path) -> None:
     make_certificates(tmp_path, [])
-    flags = ["--tls-cert", f"{tmp_path}/server.pem", "--tls-key", f"{tmp_path}/server-key.pem"]
+    files = {"tls_cert": "node.pem", "tls_key": "node-key.pem", "tls_client_ca": "ca.pem"}
+    flags = [f"--{key.replace('_', '-')}={tmp_path / name}" for key, name in files.items()]
     config = tmp_path / "wings.toml"
     with server_process(flags=flags) as server:
-        http = server.http.removeprefix("https://")
-        config.write_text(f'http = "{http}"\ntls_cert = "{tmp_path}/server.pem"\n')
+        files["http"] = server.http.removeprefix("https://")
+        config.write_text("".join(f'{key} = "{value}"\n' for key, value in files.items()))
         variables = {"WINGS_CONFIG": str(config), "PATH": f"{sys.prefix}/bin:{os.defpath}"}
         assert health(variables, tmp_path, "--ready") == 0
-        unset = {"WINGS_CONFIG": "", "WINGS_HTTP": http, "WINGS_TLS_CERT": "server.pem"}
-        assert health(variables | unset, tmp_path) == 0
+        alone = {f"WINGS_{key.upper()}": value for key, value in files.items()}
+        assert health(variables | alone | {"WINGS_CONFIG": ""}, tmp_path) == 0
     assert health(variables, tmp_path) == 1
     config.write_text("http = ")
     assert health(variables, tmp_path) == 1
