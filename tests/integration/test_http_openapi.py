@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 from property_examples import examples
 
+from wings_server.http.sql import ARROW, CSV
 from wings_server.testing import RunningServer
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -84,6 +85,17 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     references = set(re.findall(r'"\$ref": "([^"]+)"', json.dumps(document)))
     names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references == names
+
+
+def test_no_default_is_null_where_null_is_refused(document: dict[str, Any]) -> None:
+    for schema in document["components"]["schemas"].values():
+        for described in schema.get("properties", {}).values():
+            assert "type" not in described or described.get("default", "") is not None
+
+
+def test_a_statement_is_answered_in_three_forms(document: dict[str, Any]) -> None:
+    answered = document["paths"]["/v1/sql"]["post"]["responses"]["200"]["content"]
+    assert answered.keys() == {"application/json", CSV, ARROW}
 
 
 def test_errors_are_described_by_one_model(document: dict[str, Any]) -> None:

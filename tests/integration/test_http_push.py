@@ -271,6 +271,12 @@ def test_a_body_that_is_no_json_object_is_refused(http: httpx.Client, content: b
     assert error(http.post("/v1/push", content=content)) == (400, "INVALID_ARGUMENT")
 
 
+def test_a_compressed_body_is_refused_by_its_encoding(http: httpx.Client) -> None:
+    headers = {"content-encoding": "gzip"}
+    refused = http.post("/v1/push", content=b"\x1f\x8b\xff", headers=headers)
+    assert "content-encoding is gzip" in refused.json()["message"]
+
+
 def test_rows_that_look_like_an_envelope_are_rows(http: httpx.Client, new_topic_id: str) -> None:
     create_topic(http, new_topic_id, ["topic: string", "data: list<item: int64>"])
     rows = [{"topic": '"data": [1]', "data": [0, 1]}, {"topic": "]}]}", "data": []}]

@@ -138,6 +138,7 @@ def test_there_is_an_endpoint_for_each_ten_thousand_partitions(
         ({"partitions": "all", "filter": "nope > 1"}, "INVALID_FILTER"),
         ({"partitions": ["1"]}, "PARTITION_TYPE_MISMATCH"),
         ({"partitions": [None]}, "PARTITION_REQUIRED"),
+        ({"partition": None}, "PARTITION_REQUIRED"),
     ],
 )
 def test_a_bad_command_is_refused(

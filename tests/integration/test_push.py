@@ -212,6 +212,7 @@ def test_more_than_ten_thousand_partitions_are_too_many(
         ({"topic": "nobody"}, "TOPIC_NOT_FOUND"),
         ({"topic": "No"}, "INVALID_NAME"),
         ({"topic": "known", "partition": 1}, "PARTITION_NOT_ALLOWED"),
+        ({"topic": "known-keyed", "partition": None}, "PARTITION_REQUIRED"),
         ({"topic": "known", "sequence": 0}, "INVALID_ARGUMENT"),
         ({"topic": "known", "producer_id": "p"}, "INVALID_ARGUMENT"),
         ({"topic": "known", "producer_id": "p", "sequence": -1}, "INVALID_ARGUMENT"),
@@ -241,6 +242,8 @@ def test_a_bad_descriptor_fails_the_call_without_an_answer(
 def known(client: flight.FlightClient) -> None:
     schema = {"fields": [{"name": "n", "type": "int64"}]}
     act(client, "create-topic", topic="known", schema=schema, if_not_exists=True)
+    keyed = {"topic": "known-keyed", "partition_key": "n"}
+    act(client, "create-topic", **keyed, schema=schema, if_not_exists=True)
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,11 @@ def test_a_group_is_described_as_it_was_created(
         "partitions": [{"partition": None, "start_offset": 3, "in_flight": 0, "lag": 0}],
     }
     assert act(client, "share-describe", group="billing", topic=name) == created
+    shorter = {"group": "billing", "topic": new_topic_id, "config": {"lock_duration_ms": 1_000}}
+    assert act(client, "share-alter", **shorter)["config"]["lock_duration_ms"] == 1_000
+    assert (
+        act(client, "share-alter", **{**shorter, "config": {"lock_duration_ms": None}}) == created
+    )
     listed = act(client, "share-list", topic=new_topic_id)
     assert listed == [{key: created[key] for key in ("group", "topic", "config")}]
     assert listed[0] in act(client, "share-list")

@@ -399,6 +399,8 @@ def test_http_answers_in_the_form_that_is_accepted(http: httpx.Client, flights: 
         assert answer.headers["content-type"] == given
     refused = http.post("/v1/sql", json={**body, "extra": 1})
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_ARGUMENT")
+    refused = http.post("/v1/sql", json={**body, "parameters": {"n": [2]}})
+    assert "'parameters': must be a list, or an object by name" in refused.json()["message"]
 
 
 def test_columns_of_one_name_are_told_apart_in_every_form(

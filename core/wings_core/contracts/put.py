@@ -61,7 +61,7 @@ class PutCommand(_BatchValues):
     topic: str
     """Full name or bare id of the topic."""
     partition: JsonValue = None
-    """Partition of all rows; None to route by the key column."""
+    """Partition of all rows; rows are routed by the key column where it is absent."""
     producer_id: Identifier | None = None
     stage: StageId | None = None
     """Stage of the batches, which are invisible until it is published; None for none."""

@@ -3,10 +3,10 @@
 import base64
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from wings_core.contracts.actions import ActionBody
-from wings_core.contracts.messages import Message, Ticket
+from wings_core.contracts.messages import Message, Ticket, problem_of, shown
 from wings_core.errors import InvalidArgument
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
@@ -17,10 +17,23 @@ PARAMETERS_MAX = 10_000
 
 Scalar = str | int | float | bool | None
 
-Parameters = (
+
+def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+    """Validate parameters, raising one error where pydantic would raise one for each form."""
+    try:
+        return handler(value)
+    except ValidationError:
+        raise problem_of(
+            f"must be a list, or an object by name, of at most {PARAMETERS_MAX} strings, numbers, "
+            f"booleans and nulls; got {shown(value)}"
+        ) from None
+
+
+Parameters = Annotated[
     Annotated[tuple[Scalar, ...], Field(strict=False, max_length=PARAMETERS_MAX)]
-    | Annotated[dict[str, Scalar], Field(max_length=PARAMETERS_MAX)]
-)
+    | Annotated[dict[str, Scalar], Field(max_length=PARAMETERS_MAX)],
+    WrapValidator(_one_sentence),
+]
 """Values of parameters: of `?` and `$1` in order, or of `$name` by name."""
 
 

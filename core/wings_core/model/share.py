@@ -7,8 +7,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -18,7 +16,7 @@ from pydantic import (
 from wings_core.contracts.messages import problem_of, sentence, shortened, shown
 from wings_core.contracts.reads import TimestampOffset
 from wings_core.errors import InvalidArgument, WingsError
-from wings_core.model.topics import Topic
+from wings_core.model.topics import Config, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition
 from wings_core.times import format_timestamp
@@ -59,10 +57,8 @@ Start = Annotated[Literal["latest", "earliest"] | TimestampOffset, WrapValidator
 """Start of a group: an end of the log, or the first message at or after a time."""
 
 
-class ShareConfig(BaseModel):
+class ShareConfig(Config):
     """A group's configuration, set at creation and later; changes apply from the next step on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     lock_duration_ms: int = Field(
         default=30_000,

@@ -39,10 +39,25 @@ class KafkaConfig(BaseModel):
     )
 
 
-class TopicConfig(BaseModel):
-    """Configuration of a topic, set at creation or later; null selects a key's default."""
+class Config(BaseModel):
+    """Configuration of a topic or share group; null selects a key's default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_defaults(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        fields, found = cls.model_fields, cast("dict[Any, Any]", given)
+        return {
+            key: fields[key].default if value is None and key in fields else value
+            for key, value in found.items()
+        }
+
+
+class TopicConfig(Config):
+    """Configuration of a topic, set at creation or later."""
 
     batch_bytes_max: int | None = Field(
         default=None,
@@ -104,17 +119,6 @@ class TopicConfig(BaseModel):
         description="How Kafka's clients see the topic, whose key is an int32 column `partition`. "
         "Set at creation. Null: it has no numbered partitions.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_defaults(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
-        fields, found = cls.model_fields, cast("dict[Any, Any]", given)
-        return {
-            key: fields[key].default if value is None and key in fields else value
-            for key, value in found.items()
-        }
 
     def changed(self, change: "TopicConfig") -> "TopicConfig":
         """Return the configuration with the keys that are set in `change` replaced."""

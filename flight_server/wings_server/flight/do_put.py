@@ -152,7 +152,7 @@ class Put:
                     "its description again"
                 )
         self._partition: Partition | None = None
-        if command.partition is not None or self._topic.partition_key is None:
+        if "partition" in command.model_fields_set or self._topic.partition_key is None:
             self._partition = partition_of(command.partition, self._topic.key_type)
         self._preparer: Preparer
         """Preparer of batches, set once the stream's schema is known."""

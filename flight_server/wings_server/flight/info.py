@@ -168,7 +168,7 @@ def _ranges(log: Log, topic: Topic, command: InfoCommand) -> list[_Range]:
 
 
 def _states(log: Log, topic: Topic, command: InfoCommand) -> Sequence[PartitionState]:
-    if command.partitions is None and command.partition is None:
+    if command.partitions is None and "partition" not in command.model_fields_set:
         return log.registry.partition_states(topic.uuid)
     return log.fetcher.states(topic, chosen_of(topic, command))
 

@@ -63,7 +63,7 @@ from wings_server.http.fetch import HttpFetch
 from wings_server.http.push import Pushed, push, push_answer
 from wings_server.http.service import HttpService, principal_of, push_quotas_of, secret_presented
 from wings_server.http.share import AcquirePoll
-from wings_server.http.sql import SqlAnswer, SqlEndpoint
+from wings_server.http.sql import ARROW, CSV, SqlAnswer, SqlEndpoint
 from wings_server.http.wire import Body, JsonAnswer
 from wings_server.served_log import encoded
 from wings_server.shared_reads import answer_of, begun
@@ -117,6 +117,7 @@ def add_api(app: Application, service: HttpService) -> None:
     app.add("/v1/push", api.push, "POST", **messages, **described(PushAnswer, body=PushBody))
     statements = SqlEndpoint(service)
     answered = described(SqlAnswer, body=SqlBody, errors=[_NOT_FOUND])
+    answered["responses"][200]["content"] = {CSV: {}, ARROW: {}}  # Beside JSON.
     app.add("/v1/sql", statements.sql, "POST", **messages, **answered)
 
     share = {"tags": ["share groups"]}

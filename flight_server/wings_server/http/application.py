@@ -203,6 +203,10 @@ def _schemas(body: type[Message]) -> dict[str, Any]:
     for name, described in schema["properties"].items():
         if name not in body.nullable_keys:
             _forbid_null(described)
+    for found in nested.values():
+        for described in found.get("properties", {}).values():
+            if "type" in described and described.get("default", "") is None:
+                del described["default"]  # Null is refused.
     if body is CreateTopic:
         schema["oneOf"] = [{"required": ["schema"]}, {"required": ["schema_ipc"]}]
     return {f"{name}Input": found for name, found in [(body.__name__, schema), *nested.items()]}

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from wings_core.errors import BatchTooLarge
+from wings_core.errors import BatchTooLarge, InvalidArgument
 from wings_core.security.quotas import CallUsage
 from wings_server.resources import Budget
 
@@ -62,11 +62,15 @@ class Body:
             bytes_max: Most bytes accepted.
 
         Raises:
+            InvalidArgument: The body is compressed.
             BatchTooLarge: The body is longer; the rest of it is not read.
             ResourceExhausted: The budget, or the sender's quota, is exhausted.
             ClientDisconnect: The client disconnected before the end of the body.
             HTTPException: No byte arrived within `PIECE_SECONDS_MAX`.
         """
+        coding = request.headers.get("content-encoding", "identity")
+        if coding != "identity":
+            raise InvalidArgument(f"the body's content-encoding is {coding:.40}: send it plain")
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and len(declared) < 20 and int(declared) > bytes_max:
             raise _too_large(bytes_max)

@@ -35,14 +35,14 @@ GOOD: dict[str, list[Any]] = {
     "deliver_at_column": [None, "at"],
 }
 BAD: dict[str, list[Any]] = {
-    "lock_duration_ms": [999, 43_200_001, 1.5, "1000", True, None],
-    "delivery_limit": [0, 101, 1.0, "5", None],
-    "in_flight_max": [0, 1_000_001, None],
-    "start": ["first", 0, None, {"timestamp": "x"}, {"time": "2026-11-20T12:00:00Z"}, []],
+    "lock_duration_ms": [999, 43_200_001, 1.5, "1000", True],
+    "delivery_limit": [0, 101, 1.0, "5"],
+    "in_flight_max": [0, 1_000_001],
+    "start": ["first", 0, {"timestamp": "x"}, {"time": "2026-11-20T12:00:00Z"}, []],
     "dlq_topic": ["", "Not A Name", "a/b", 1],
-    "dlq_copy_payload": [0, "true", None],
-    "acquire_mode": ["exact", None],
-    "ordering": ["key", True, None],
+    "dlq_copy_payload": [0, "true"],
+    "acquire_mode": ["exact"],
+    "ordering": ["key", True],
     "deliver_at_column": ["", 1],
     "x": [1],
 }
@@ -87,7 +87,8 @@ def test_a_configuration_out_of_bounds_is_refused_by_its_key(subtests: pytest.Su
             assert len(caught.value.message) <= 512
 
 
-def test_what_is_absent_of_a_configuration_has_the_designs_default() -> None:
+def test_what_is_absent_or_null_in_a_configuration_has_the_designs_default() -> None:
+    assert create(dict.fromkeys(GOOD)).config == create({}).config
     assert create({}).config.model_dump() == {
         "lock_duration_ms": 30_000,
         "delivery_limit": 5,
