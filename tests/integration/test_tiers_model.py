@@ -824,7 +824,8 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[re
         (tiering, "REPLACED_PAGES", REPLACED_PAGES),
         (drain, "ROUND_PAGES", DRAINED_PAGES),
         (drain, "SWAPPED_PAGES", DRAINED_PAGES // 2),
-        (drain, "IDLE_SECONDS", NEVER_SECONDS),  # It drains when a rule says so.
+        (drain, "IDLE_SECONDS", NEVER_SECONDS),  # It drains when a rule says so,
+        (drain, "LEASE_IDLE_SECONDS", NEVER_SECONDS),  # however slow the machine is.
     ):
         monkeypatch.setattr(module, name, value)
 
