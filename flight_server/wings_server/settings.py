@@ -278,8 +278,13 @@ def _read_environment(model: type[Settings]) -> dict[str, Any]:
             for key in reversed(below):
                 value = {key: value}
             keys = _merge(keys, {name: value})
-    # Nothing is merged into a value without keys, which is then reported.
-    return _merge(whole, {key: keys[key] for key in keys if isinstance(whole.get(key, {}), dict)})
+    for name in keys:
+        if not isinstance(whole.get(name, {}), dict):
+            variable = _variable([name])
+            raise InvalidArgument(
+                f"bad environment: {variable} is not a JSON object, and {variable}__… is its key"
+            )
+    return _merge(whole, keys)
 
 
 def _decoded(variable: str, text: str) -> Any:

@@ -128,7 +128,8 @@ def test_a_missing_file_and_one_that_is_not_text_are_named(tmp_path: Path) -> No
         ("WINGS_LIMITS", '{"wire_rows_max": 0}', "WINGS_LIMITS.wire_rows_max: input should be"),
         ("WINGS_LIMITS", "{", "bad environment: "),
         ("WINGS_LIMITS", "[" * 100_000, "bad environment: "),
-        ("WINGS_LIMITS", "5", "WINGS_LIMITS: input should be a valid dictionary"),
+        ("WINGS_LIMITS", "5", "WINGS_LIMITS is not a JSON object, and WINGS_LIMITS__… is its key"),
+        ("WINGS_ALLOWED_HOST__0", "a", "WINGS_ALLOWED_HOST is not a JSON object"),
         ("WINGS_DATA_DIR", "", "WINGS_DATA_DIR: an empty path"),
     ],
 )
@@ -138,6 +139,7 @@ def test_an_error_in_the_environment_names_the_variable(
     config = tmp_path / "wings.toml"
     config.write_text('flight = "127.0.0.1:1"\n')
     monkeypatch.setenv("WINGS_LIMITS__BATCH_BYTES_MAX", "1000000")
+    monkeypatch.setenv("WINGS_ALLOWED_HOST", '["b"]')
     monkeypatch.setenv(variable, value)
     with pytest.raises(InvalidArgument) as caught:
         load(config)
