@@ -25,6 +25,7 @@ from wings_core.fetch.engines import Allowance, lent
 from wings_core.fetch.expression import parse
 from wings_core.fetch.kernels import Kernel, kernel_of
 from wings_core.model import Topic
+from wings_core.schemas import RESERVED_PREFIX
 from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def resolve_columns(schema: pa.Schema, columns: Sequence[str]) -> tuple[int, ...
     for name, index in zip(columns, indices, strict=True):
         if index < 0:
             hint = suggested(name, schema.names)
+            if name.startswith(RESERVED_PREFIX):
+                hint = "; key 'system_columns' adds system columns"
             raise InvalidTicket(
                 shortened(f"key 'columns': the topic has no column {name!r:.80}{hint}"), column=name
             )
@@ -363,7 +366,10 @@ def _column_index(name: str, schema: pa.Schema) -> int:
     if len(alike) > 1:
         raise InvalidFilter(f"column {name!r:.80} may be {alike[0]!r:.80} or {alike[1]!r:.80}")
     if not alike:
-        raise InvalidFilter(f"the topic has no column {name!r:.80}{suggested(name, schema.names)}")
+        hint = suggested(name, schema.names)
+        if name.startswith(RESERVED_PREFIX):
+            hint = "; SQL sees system columns, filters do not"
+        raise InvalidFilter(f"the topic has no column {name!r:.80}{hint}")
     return schema.get_field_index(alike[0])
 
 

@@ -442,6 +442,11 @@ def test_columns_are_found_in_the_order_asked_for() -> None:
     assert resolve_columns(SCHEMA, ("b c",)) == (1,)
 
 
+def test_the_error_of_a_system_column_says_how_it_is_asked_for() -> None:
+    with pytest.raises(InvalidTicket, match="key 'system_columns' adds system columns"):
+        resolve_columns(SCHEMA, ["a", "__offset"])
+
+
 @each("name", ["x", "B", "b", "", "__offset", "a\0", "é" * 1000])
 def test_an_unknown_column_is_an_invalid_ticket(name: str) -> None:
     with pytest.raises(InvalidTicket, match="the topic has no column") as caught:

@@ -451,6 +451,7 @@ def test_anything_else_is_an_invalid_filter(expression: str) -> None:
     [
         ("nope = 1", "the topic has no column 'nope'"),
         ("wied = 1", "the topic has no column 'wied'; did you mean 'wide'?"),
+        ("__offset > 5", "no column '__offset'; SQL sees system columns, filters do not"),
         ("a", "a filter must be of type BOOLEAN, this one is of type BIGINT"),
         ("1 = 1", "the filter reads no column"),
         ("a > 1)", 'cannot be parsed: syntax error at or near ")" (at character 6)'),
