@@ -54,10 +54,12 @@ class DatabaseNodes(DatabasePart, Nodes):
                 "DELETE FROM nodes WHERE expires_at <= %s::bigint OR (address = %s AND id <> %s)",
                 (now - round(SILENT_SECONDS * 1e6), node.address, node.id),
             )
-            # A lease that lasts longer than any was granted before the clock was set back.
+            # No lease is longer: where one ends later, the clock was set back.
+            latest = now + round(NODE_LEASE_SECONDS_MAX * 1e6)
             connection.execute(
-                "UPDATE nodes SET expires_at = %s::bigint WHERE expires_at > %s::bigint",
-                (now + round(seconds * 1e6), now + round(NODE_LEASE_SECONDS_MAX * 1e6)),
+                "UPDATE nodes SET expires_at = %(latest)s::bigint "
+                "WHERE expires_at > %(latest)s::bigint",
+                {"latest": latest},
             )
             connection.execute(
                 "INSERT INTO nodes (id, address, http, since, kafka, expires_at) "
