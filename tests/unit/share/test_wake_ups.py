@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from wings_core.metadata.waiting import Wake
 from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import coordinator as coordinator_module
+from wings_core.share.coordinator.upkeep import Loop
 from wings_core.share.model import Acknowledgement, AcquireRequest
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
@@ -199,6 +201,18 @@ def test_no_member_is_woken_when_the_lock_would_end_of_what_was_accepted(
         embedded.clock.time += 10
         look()
         assert woken.is_set()
+
+
+@pytest.mark.usefixtures("unmaintained")
+def test_an_acquire_by_a_group_that_was_found_anew_wakes_no_thread(
+    embedded: ShareUnderTest, calls: Calls
+) -> None:
+    embedded.metadata.push(embedded.topic, 2)
+    group = embedded.group()
+    assert len(embedded.acquire(group, 1)) == 1
+    called = calls.heard(Loop, "call")
+    assert len(embedded.acquire(replace(group), 1)) == 1
+    assert called == []
 
 
 @pytest.mark.usefixtures("wakes_of_itself")
