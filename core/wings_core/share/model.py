@@ -92,7 +92,7 @@ class MonotonicClock:
 
 
 ReadTimes = Callable[[Topic, Partition, str, int, int], "pa.Int64Array"]
-"""Returns the times of messages `[first, last]` by a column; see `delivery.times.LogTimes`."""
+"""Returns the times of messages `[first, last]` by a column; see `record_fetcher.LogTimes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,6 @@ class AcquireRequest:
     """At least 1. Never more in either mode."""
     range_max: int = ROWS_MAX
     """At least 1. In a group that is ordered, no more of one partition, in either mode."""
-    times: "ReadTimes | None" = None
-    """Reads from when on messages are delivered, of a group that has a column for it; blocks for
-    the reads. None: those whose time is not known yet are left for another request."""
 
     @property
     def only_partition(self) -> Partition | None:

@@ -19,13 +19,14 @@ from wings_core.share.state.partition import MessageState, MessageStates
 
 
 class Times:
-    """The times of messages by offset, in seconds after the clock's beginning."""
+    """The times of a share's messages by offset, in seconds after the clock's beginning."""
 
     def __init__(self, share: ShareUnderTest, *seconds: float | None) -> None:
         start = share.clock.wall_us()
         self.times = [None if s is None else start + int(s * 1_000_000) for s in seconds]
         self.reads = 0
         self.error: Unavailable | None = None
+        share.times = self
 
     def __call__(
         self, topic: Topic, partition: Partition, column: str, first: int, last: int
@@ -37,42 +38,41 @@ class Times:
         return pa.array(self.times[first : last + 1], pa.int64())
 
 
-def acquire(
-    share: ShareUnderTest, group: ShareGroup, times: Times | None, **changes: Any
-) -> list[tuple[int, int, int]]:
+def acquire(share: ShareUnderTest, group: ShareGroup, **changes: Any) -> list[tuple[int, int, int]]:
     coordinator = changes.pop("coordinator", share.coordinator)
-    request = AcquireRequest(group, "me", None, 100, times=times)
+    request = AcquireRequest(group, "me", None, 100)
     return spans(coordinator.acquire_now(replace(request, **changes)))
 
 
 def test_a_message_is_delivered_from_its_time_on(share: ShareUnderTest) -> None:
     share.metadata.push(share.topic, 6)
     group, times = share.group(deliver_at_column="at"), Times(share, 9, None, 4, 4, 0, 9)
-    assert acquire(share, group, times) == [(1, 1, 1), (4, 4, 1)]
-    found = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 100, times=times))
+    assert acquire(share, group) == [(1, 1, 1), (4, 4, 1)]
+    found = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 100))
     assert not found
     (state,) = share.coordinator.positions.describe(group)
     assert (state.in_flight, state.lag) == (2, 6)
     share.clock.time += 3.9
-    assert acquire(share, group, times) == []
+    assert acquire(share, group) == []
     share.clock.time += 0.2
     reads = times.reads
-    assert acquire(share, group, None) == [(2, 3, 1)]
+    assert acquire(share, group) == [(2, 3, 1)]
     share.clock.time += 5
-    assert acquire(share, group, times) == [(0, 0, 1), (5, 5, 1)]
+    assert acquire(share, group) == [(0, 0, 1), (5, 5, 1)]
     assert times.reads == reads  # What was looked at is not read again.
 
 
 def test_another_coordinator_keeps_to_the_times_too(share: ShareUnderTest) -> None:
     share.metadata.push(share.topic, 4)
-    group, times = share.group(deliver_at_column="at"), Times(share, 60, 0, 60, 0)
-    (first, *_) = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 1, times=times))
+    group = share.group(deliver_at_column="at")
+    Times(share, 60, 0, 60, 0)
+    (first, *_) = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 1))
     assert share.acknowledge(group, first, "release") is None
     other = share.open_coordinator()
-    assert acquire(share, group, times, coordinator=other) == [(1, 1, 2)]
-    assert acquire(share, group, times, coordinator=other) == [(3, 3, 1)]
+    assert acquire(share, group, coordinator=other) == [(1, 1, 2)]
+    assert acquire(share, group, coordinator=other) == [(3, 3, 1)]
     share.clock.time += 61
-    (head, *_) = acquire(share, group, times, coordinator=other)
+    (head, *_) = acquire(share, group, coordinator=other)
     assert head[:2] == (0, 0)
 
 
@@ -80,16 +80,14 @@ def test_in_order_a_message_whose_time_has_not_come_holds_back_what_follows(
     share: ShareUnderTest,
 ) -> None:
     share.metadata.push(share.topic, 4)
-    group, times = (
-        share.group(deliver_at_column="at", ordering="partition"),
-        Times(share, 0, 5, None, 0),
-    )
-    (first,) = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 100, times=times))
+    group = share.group(deliver_at_column="at", ordering="partition")
+    Times(share, 0, 5, None, 0)
+    (first,) = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 100))
     assert spans([first]) == [(0, 0, 1)]
     assert share.acknowledge(group, first, "accept") is None
-    assert acquire(share, group, times) == []
+    assert acquire(share, group) == []
     share.clock.time += 6
-    assert acquire(share, group, times) == [(1, 3, 1)]
+    assert acquire(share, group) == [(1, 3, 1)]
 
 
 def test_times_that_cannot_be_read_deliver_nothing_and_are_read_again(
@@ -99,10 +97,11 @@ def test_times_that_cannot_be_read_deliver_nothing_and_are_read_again(
     group, times = share.group(deliver_at_column="at"), Times(share, 0, 0)
     times.error = Unavailable("the store is away")
     with pytest.raises(Unavailable):
-        acquire(share, group, times)
-    assert acquire(share, group, None) == []
+        acquire(share, group)
+    request = AcquireRequest(group, "me", None, 100)
+    assert share.coordinator.settle(group, (), [request])[1] == [[]], "it reads no times"
     times.error = None
-    assert acquire(share, group, times) == [(0, 1, 1)]
+    assert acquire(share, group) == [(0, 1, 1)]
 
 
 @pytest.fixture

@@ -83,8 +83,10 @@ def test_times_are_kept_by_the_process_that_takes_over(
         found = [None if each is None else start + each * 1_000_000 for each in due]
         return pa.array(found[first : last + 1], pa.int64())
 
+    share.times = times
+
     def acquired(group: ShareGroup) -> list[tuple[int, int]]:
-        request = AcquireRequest(group, "me", None, 100, times=times)
+        request = AcquireRequest(group, "me", None, 100)
         found = coordinator.acquire_now(request)
         for leased in found:
             assert share.acknowledge(group, leased, "accept", coordinator=coordinator) is None

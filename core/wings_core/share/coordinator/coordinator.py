@@ -244,9 +244,9 @@ class Coordinator:
         _check_member(request)
         with self._blaming(request.group):
             group = self._check(request.group)
-            index, times = self._index(group), request.times or self._source.times
+            index = self._index(group)
             try:
-                acquired = self._acquires.everywhere(index, group, request, times)
+                acquired = self._acquires.everywhere(index, group, request, self._source.times)
             except WingsError:
                 index.wake_next()  # It may have been woken for what another can get.
                 raise
