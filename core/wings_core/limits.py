@@ -110,7 +110,7 @@ class Limits(BaseModel):
         default=128 * MIB,
         ge=0,
         description="Free bytes of the data directory's disk below which pushes are rejected and "
-        "merging pauses. 0: never.",
+        "little is merged. 0: never.",
     )
     calls_running_max: int = Field(
         default=16_384,

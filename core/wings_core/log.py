@@ -167,7 +167,7 @@ class Log:
             self.store,
             self.storage.remote,
             TIER_AFTER_MS if "remote" in objects else None,
-            has_room=lambda: bool(objects) or disk is None or disk.refusal is None,
+            has_room=lambda size: bool(objects) or disk is None or disk.may_merge(size),
             versions=self.versions,
         )
 

@@ -113,6 +113,38 @@ def test_what_must_go_on_does_at_zero_bytes_free(small_disk: Path) -> None:
         assert (data / "RESERVE").stat().st_size == 8 * MIB
 
 
+def test_messages_scattered_over_files_are_merged_on_a_full_disk_so_that_it_has_room_again(
+    small_disk: Path,
+) -> None:
+    limits = LIMITS.model_copy(update={"segment_bytes_max": MIB, "inline_bytes_max": 0})
+    data = small_disk / "data"
+    with running_server(data, limits=limits) as server, flight.connect(server.flight) as client:
+        for topic in ("t", "kept"):
+            create_topic(client, topic, ["n: int64"])
+        for number in range(40):  # Each file of 1 MiB has messages that are kept.
+            push(client, "kept", numbers(number))
+            push(client, "t", numbers(*range(50_000)))
+        guard = server.server.log.disk
+        assert guard is not None
+        guard.close()
+        guard.look()
+        with (small_disk / "filler").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, guard.free_bytes - 7 * MIB)
+        guard.look()
+        refused(server, client)
+        act(client, "alter-topic", topic="t", config={"retention_bytes": 1})
+        act(client, "maintain")
+        server.server.log.reclaimer.run()
+        guard.look()
+        refused(server, client)
+        act(client, "alter-topic", topic="kept", config={"tier_after_ms": 0})
+        assert act(client, "maintain")["pages_merged"] > 1
+        server.server.log.reclaimer.run()
+        guard.look()
+        push(client, "t", numbers(1))
+        assert get(client, topic="kept", offset=0).column("n") == [*range(40)]
+
+
 def test_a_server_starts_on_a_full_disk(small_disk: Path) -> None:
     data = small_disk / "data"
     with running_server(data, limits=LIMITS) as server, flight.connect(server.flight) as client:

@@ -82,7 +82,7 @@ class Tiering:
         remote: Store that segments are written to.
         after_ms_default: Default age at which messages move; None for never.
         clock: Returns the time in microseconds since the epoch.
-        has_room: Returns whether segments may be written now.
+        has_room: Returns whether segments of so many bytes may be written now.
         versions: Finds schema versions newer than a topic's look-up; None if topics have one each.
     """
 
@@ -94,7 +94,7 @@ class Tiering:
         remote: SegmentObjects,
         after_ms_default: int | None,
         clock: Callable[[], int] = now_us,
-        has_room: Callable[[], bool] = lambda: True,
+        has_room: Callable[[int], bool] = lambda size: True,
         versions: SchemaVersions | None = None,
     ) -> None:
         self._registry = registry
@@ -124,7 +124,7 @@ class Tiering:
     def due(self, topic: Topic, state: PartitionState) -> tuple[Location, ...]:
         """Return the pages of a partition that become the next segment; empty if none are due."""
         after_ms = self.after_ms(topic)
-        if after_ms is None or not self._has_room():
+        if after_ms is None:
             return ()
         table = layout_of(topic)
         key = (topic.uuid, state.partition, None if table is None else table.mark)
@@ -139,7 +139,8 @@ class Tiering:
             table=table,
         )
         self._final_offsets.put(key, found.final_offset)
-        return found.pages
+        size = sum(page.bytes for page in found.pages)
+        return found.pages if self._has_room(size) else ()
 
     def tier(
         self,

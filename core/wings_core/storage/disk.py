@@ -24,6 +24,9 @@ RESERVE_STEP_BYTES = 4 * 1024 * 1024
 LOOK_SECONDS = 0.5
 """Interval between checks of the free space."""
 
+MERGE_SHARE = 16
+"""Part of the room down to half of the watermark that one merge on a full disk may take."""
+
 _MIB = 1024 * 1024
 _logger = logging.getLogger(__name__)
 
@@ -76,6 +79,16 @@ class DiskGuard:
     def refusal(self) -> str | None:
         """The reason why pushes are rejected, as of the last check; None if they are accepted."""
         return self._refusal or self._elsewhere()
+
+    def may_merge(self, size: int) -> bool:
+        """Return whether pages of so many bytes may be merged, which frees files that few use.
+
+        Below the watermark a little may, for each of a few at a time, down to half of it.
+        """
+        if self.refusal is None:
+            return True
+        left = self.free_bytes - self.free_bytes_min // 2
+        return self._elsewhere() is None and size * MERGE_SHARE <= left
 
     def check(self) -> None:
         """Check that pushes are accepted.
