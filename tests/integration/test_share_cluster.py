@@ -1,6 +1,7 @@
 """Share groups over several nodes and three replicas of holds, all real processes."""
 
 import random
+import shutil
 import sys
 import threading
 import time
@@ -80,6 +81,11 @@ class Cluster:
         settings = self._replica(number, self.replicas[number].addresses["grpc"])
         self.replicas[number] = self._processes.start("holds", **settings)
 
+    def lose(self, number: int) -> None:
+        """Kill a replica, and delete its directory."""
+        self.replicas[number].kill()
+        shutil.rmtree(self._directory / f"holds-{number}")
+
     def _replica(self, number: int, listen: str) -> dict[str, str]:
         directory = self._directory / f"holds-{number}"
         return {"data_dir": str(directory), "listen": listen, "log_level": "error"}
@@ -137,6 +143,28 @@ def test_nothing_that_is_finished_goes_while_no_majority_of_the_replicas_tells_o
     while not (report := act(other, "maintain", topic="jobs"))["rows_expired"]:
         assert time.monotonic() < deadline, report
     assert report["rows_expired"] == 10
+
+
+def test_a_replica_that_lost_its_disk_comes_back_empty_where_nothing_is_held(
+    cluster: Cluster,
+) -> None:
+    """By the steps of the runbook, after acknowledgements that one of the others missed."""
+    one, other = (node.client() for node in cluster.nodes)
+    create_topic(one, "jobs", ["n: int64"])
+    push(one, "jobs", numbers(*range(10)))
+    create_group(one, "jobs", lock_duration_ms=600_000)
+    cluster.replicas[2].kill()
+    mine = Member(one, "jobs")
+    (first,), (second,) = (mine.acquire(max_messages=5, timeout_ms=10_000) for _ in range(2))
+    assert mine.acknowledge(second.ack("accept"), first.ack("release")) == [None, None]
+    cluster.restart(2)
+    cluster.lose(0)
+    cluster.restart(0)
+    theirs = Member(other, "jobs", name="two")  # At a node that knows nothing of it yet.
+    assert acquire(theirs) == [(0, 4, 2)]
+    cluster.replicas[1].kill()
+    push(one, "jobs", numbers(10))
+    assert acquire(theirs) == [(10, 10, 1)]
 
 
 def test_nodes_share_a_group_while_a_minority_of_the_replicas_is_down(cluster: Cluster) -> None:
