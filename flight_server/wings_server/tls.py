@@ -146,8 +146,8 @@ class Tls:
         chain = read_file(cert)
         try:
             ends_at = _end_of(chain)
-        except ValueError as error:
-            raise InvalidArgument(f"{cert} is not a certificate in PEM: {error}") from None
+        except ValueError:
+            raise InvalidArgument(f"{cert} has no certificate in PEM") from None
         return _Pem(chain, read_file(key), client_ca and read_file(client_ca), ends_at)
 
     def _take_renewed(self, connection: ssl.SSLObject, _name: str | None, _: object) -> None:
