@@ -92,7 +92,7 @@ def test_a_half_sent_head_is_refused_after_a_time(monkeypatch: pytest.MonkeyPatc
         with connect(server.http) as second:
             second.sendall(WHOLE)
             read_healthy(second)
-            monkeypatch.setattr("wings_server.http.listener.HEAD_SECONDS", 0.2)
+            _bound_heads(monkeypatch, 0.2)
             second.sendall(HALF)
             assert refusal(read_to_end(second)) == expected
         with connect(server.http) as silent:
@@ -108,7 +108,7 @@ def test_a_half_sent_head_is_refused_after_a_time(monkeypatch: pytest.MonkeyPatc
 def test_a_head_that_comes_byte_by_byte_is_refused_after_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wings_server.http.listener.HEAD_SECONDS", 0.5)
+    _bound_heads(monkeypatch, 0.5)
     received = b""
     with running_server() as server:
         while not received:  # Else its beginning was not sent in time.
@@ -256,7 +256,7 @@ def test_many_half_open_connections_leave_a_process_its_files(tmp_path: Path) ->
 def test_a_half_done_handshake_ends_after_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wings_server.http.listener.HEAD_SECONDS", 0.3)
+    _bound_heads(monkeypatch, 0.3)
     made = CliRunner().invoke(certificates.app, ["dev", "--out", str(tmp_path)])
     assert made.exit_code == 0, made.output
     tls = Tls(tmp_path / "server.pem", tmp_path / "server-key.pem", None)
@@ -275,3 +275,8 @@ def test_a_half_done_handshake_ends_after_a_time(
             assert answer.status_code == 200
     finally:
         listener.stop()
+
+
+def _bound_heads(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Bound how long the head of a request may take to come."""
+    monkeypatch.setattr("wings_server.http.listener.HEAD_SECONDS", seconds)

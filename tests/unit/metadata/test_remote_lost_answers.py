@@ -212,7 +212,7 @@ def test_a_configuration_that_was_not_answered_is_not_that_of_a_newer_topic(
 def test_a_change_whose_outcome_cannot_be_found_out_says_so(
     losing: Losing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", 0.0)
+    _bound_doubt(monkeypatch, 0.0)
     losing.lose(losing.served.admin, "create_topic")
     error = losing.run(lambda: losing.node.admin.create_topic(TOPIC, SCHEMA)).exception()
     assert isinstance(error, Unavailable)
@@ -252,7 +252,7 @@ def test_a_call_that_took_long_before_its_answer_was_lost_is_asked_for_again_all
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where the node was stopped in the middle of it."""
-    monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", 0.2)
+    _bound_doubt(monkeypatch, 0.2)
     calls = 0
 
     def answer() -> int:
@@ -288,7 +288,7 @@ def test_a_repetition_that_the_disk_fails_says_nothing_of_the_call_whose_answer_
     service = Answering(answer)
     method = service.channel.unary_unary("/never/called")
     assert service.call_repeatedly(method, b"") == 7
-    monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", 0.0)
+    _bound_doubt(monkeypatch, 0.0)
     answers += [Unavailable("no answer", in_doubt=True)]
     with pytest.raises(Unavailable) as caught:
         service.call_repeatedly(method, b"")
@@ -318,3 +318,8 @@ def test_an_old_client_that_names_no_uuids_is_served_as_before(losing: Losing) -
         stub.DeleteNamespace(admin_pb2.DeleteNamespaceRequest(name=namespace), timeout=LONG)
         with pytest.raises(NamespaceNotFound):
             losing.served.admin.get_namespace(ELSEWHERE)
+
+
+def _bound_doubt(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Bound how long a call is repeated whose answer was lost."""
+    monkeypatch.setattr(channel, "DOUBT_SECONDS_MAX", seconds)
