@@ -87,6 +87,7 @@ class DiskGuard:
         """
         if self.refusal is None:
             return True
+        self.look()  # Merges since the last look took some.
         left = self.free_bytes - self.free_bytes_min // 2
         return self._elsewhere() is None and size * MERGE_SHARE <= left
 

@@ -94,6 +94,17 @@ def test_a_start_on_a_full_disk_releases_before_anything_else(reserve: Path) -> 
         assert faked.free(reserve.parent) == STEP
 
 
+def test_a_merge_on_a_full_disk_is_bounded_by_what_is_free_then(reserve: Path) -> None:
+    faked = Disk(reserve, 8 * STEP)
+    with guarding(faked) as guard:
+        guard.close()
+        assert guard.may_merge(3 * STEP // disk.MERGE_SHARE)
+        assert not guard.may_merge(3 * STEP // disk.MERGE_SHARE + 1)
+        faked.room = 6 * STEP  # Merges since the last look took some.
+        assert not guard.may_merge(3 * STEP // disk.MERGE_SHARE)
+        assert guard.may_merge(STEP // disk.MERGE_SHARE)
+
+
 def test_a_disk_that_cannot_be_asked_changes_nothing(reserve: Path) -> None:
     def fail(path: Path) -> int:
         raise OSError(5, "Input/output error", str(path))
