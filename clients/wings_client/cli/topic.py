@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -352,8 +353,9 @@ def _deleted_by(client: Client, topic: Topic, config: Mapping[str, Any]) -> str:
     states = client.partitions(topic) if shorter else []
     kept_from: Mapping[JsonScalar, int] = {}
     if states and "retention_ms" in shorter:
-        until = datetime.now(UTC) - timedelta(milliseconds=shorter["retention_ms"])
-        kept_from = client.resolve_offsets(topic, until)
+        with suppress(OverflowError):  # Before the year 1: nothing is as old.
+            until = datetime.now(UTC) - timedelta(milliseconds=shorter["retention_ms"])
+            kept_from = client.resolve_offsets(topic, until)
     rows = size = 0
     for state in states:
         count = state.next_offset - state.log_start_offset
