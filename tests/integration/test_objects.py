@@ -14,7 +14,7 @@ import pytest
 from faulty_store import FAULTS, Fault, faulty_store
 from flight_calls import Json, Stream, act, code_of, create_topic, get, numbers, push
 
-from wings_core.errors import PermissionDenied, Unavailable
+from wings_core.errors import PermissionDenied, ResourceExhausted, Unavailable
 from wings_core.limits import Limits
 from wings_core.storage.objects import RetryBounds, open_objects
 from wings_core.storage.open import Storage
@@ -358,6 +358,18 @@ def test_health_metrics_and_one_line_of_the_log_tell_of_an_outage_and_of_its_end
     assert len(warned) == 2
     assert warned[0].startswith(f"the object store {s3_url} fails: could not ")
     assert warned[1] == f"the object store {s3_url} works again"
+
+
+def test_an_outage_of_refused_puts_ends_though_nothing_is_to_be_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wings_core.storage.objects.interfaces.OUTAGE_SECONDS", 0.0)
+    limits = Limits(maintenance_seconds=0.05)
+    with running_server(limits=limits, remote=(tmp_path / "remote").as_uri()) as server:
+        counts = server.server.log.storage.objects["remote"].counts
+        with pytest.raises(ResourceExhausted), counts.counted("put"):
+            raise ResourceExhausted("the disk is full")
+        _wait_until(lambda: counts.outage is None)
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

@@ -228,7 +228,7 @@ class Maintainer:
                 for store in self._stores:
                     if store.counts.outage is not None:
                         with suppress(WingsError):
-                            store.check(write=False)
+                            store.check(write=store.counts.refuses_puts)
                 self._pass(all_topics(self._admin), None, patient=False)
                 if self._tables is not None:
                     self._tables.forget_deleted()

@@ -167,6 +167,22 @@ def test_an_outage_ends_with_a_success_and_that_of_refused_puts_with_a_put(
     assert attempt("put") is None
 
 
+def test_an_outage_ends_with_a_check_and_that_of_refused_puts_with_one_of_writes(
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wings_core.storage.objects.interfaces.OUTAGE_SECONDS", 0.0)
+    counts, operations = objects.counts, list[Operation](("read", "put"))
+    objects.put("a", [b"x"])
+    for operation in operations:
+        with suppress(WingsError), counts.counted(operation):
+            raise PermissionDenied("denied")
+        assert counts.outage is not None
+        objects.check(write=False)
+        assert (counts.outage is not None) == counts.refuses_puts == (operation == "put")
+    objects.check()
+    assert counts.outage is None
+
+
 def test_objects_belong_to_one_metadata_store(objects: ObjectStore) -> None:
     bind_objects(objects, "one")
     bind_objects(objects, "one")

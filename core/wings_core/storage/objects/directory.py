@@ -122,7 +122,10 @@ class DirectoryObjects:
 
     def check(self, *, write: bool = True) -> None:
         """See `ObjectStore.check`; also deletes files of old unfinished puts."""
-        with _errors(f"use {self._directory}"):
+        with (
+            self.counts.counted("put" if write else "list"),
+            _errors(f"use {self._directory}"),
+        ):
             if not write:
                 if not self._directory.is_dir():
                     raise InvalidArgument(f"there is no directory {self._directory}")

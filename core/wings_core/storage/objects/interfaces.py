@@ -129,6 +129,11 @@ class ObjectCounts:
         lasts = first is not None and now_us() - first.since >= OUTAGE_SECONDS * 1_000_000
         return first if lasts else None
 
+    @property
+    def refuses_puts(self) -> bool:
+        """Whether a put failed, after which only a put may tell that the store takes puts."""
+        return "put" in self._failing
+
     def snapshot(self) -> dict[Operation, OperationCount]:
         """Return the counts by operation, without operations never requested."""
         with self._lock:
