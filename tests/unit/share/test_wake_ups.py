@@ -12,7 +12,7 @@ import pytest
 from fix_calls import Calls
 from fix_share import ShareUnderTest, entry_of, open_share, spans
 
-from wings_core.errors import GroupNotFound, InvalidRecordState, Unavailable, WingsError
+from wings_core.errors import GroupNotFound, Internal, InvalidRecordState, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.metadata.waiting import Wake
 from wings_core.model import LeasedRange, ShareGroup
@@ -80,6 +80,23 @@ def test_messages_whose_hold_fails_are_not_lost_for_one_who_saw_them_pending(
         embedded.acquire(group)
     embedded.clock.time += 1
     assert spans(embedded.acquire(group, member="other")) == [(0, 1, 1)]
+
+
+def test_messages_whose_hold_ends_in_a_fault_are_not_lost(
+    embedded: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.metadata.push(embedded.topic, 2)
+    group = embedded.group()
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "_hold", fail)
+        with pytest.raises(Internal, match="a fault of the replica"):
+            embedded.acquire(group)
+    embedded.clock.time += 1
+    assert spans(embedded.acquire(group)) == [(0, 1, 1)]
 
 
 def test_a_hold_that_fails_wakes_another_member(

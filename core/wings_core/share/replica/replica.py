@@ -285,8 +285,11 @@ class Replica:
         except BaseException as error:
             for each in batch:
                 fault = Internal(f"a fault of the replica of holds: {error!r:.200}")
-                each.answers = [fault] * len(each.requests)
-            raise
+                each.answers = refused(each.requests, fault)
+            if not isinstance(error, Exception):
+                raise
+            _logger.exception("the replica of holds failed")  # Callers put back what they picked.
+            return
         at = 0
         for each in batch:
             each.answers = answers[at : at + len(each.requests)]
