@@ -98,7 +98,7 @@ def test_a_text_that_is_no_beginning_is_refused(wings: Client, topic: Topic, tex
 @pytest.mark.parametrize("connect", ["sync"], indirect=True)
 @pytest.mark.parametrize("read", ["fetch", "follow", "scan"])
 def test_a_read_from_the_end_begins_at_what_retention_leaves_meanwhile(
-    wings: Client, topic: Topic, trim: Trim, read: str, calls: Calls
+    wings: Client, trim: Trim, topic: Topic, read: str, calls: Calls
 ) -> None:
     value = UNPARTITIONED if topic.partition_key is None else partition_of(0, pa.int64())
     wings.push(topic, [{"key": 0, "n": n} for n in (4, 5)])

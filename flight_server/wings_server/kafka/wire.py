@@ -160,6 +160,8 @@ class Connection(asyncio.BufferedProtocol):
         self._wire = wire
         self._opened = opened
         self._requests: Requests | None = None
+        self._has_asked = False
+        """Whether a request has come: health checks and port scans send none."""
         self._transport: asyncio.Transport
         self._rest = b""
         """Bytes after the last complete frame, less than the next one."""
@@ -228,9 +230,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """Close the connection at once, because of its client."""
-        # Health checks and port scans send no request.
-        is_silent = self._requests is not None and self._task is None
-        log = _logger.debug if is_silent else _logger.info
+        is_scan = self._requests is not None and not self._has_asked
+        log = _logger.debug if is_scan else _logger.info
         log("closed a connection", client=self.host, reason=reason)
         self._transport.abort()
 
@@ -330,6 +331,7 @@ class Connection(asyncio.BufferedProtocol):
         pending = _Pending(_held(len(frame)))
         self._pending.append(pending)
         self._frames.append((frame.toreadonly(), pending))
+        self._has_asked = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
