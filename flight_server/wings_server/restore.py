@@ -78,8 +78,9 @@ def _chosen(repository: "Repository", cut_at: int | None) -> "Manifest":
     from wings_core.backup.repository import begin_of_id
 
     if cut_at is not None:
+        begin = begin_of_id(cut_at)
         for each in repository.manifests():
-            if each >= begin_of_id(cut_at):
+            if each >= begin:
                 return repository.manifest(each)
     return repository.newest()
 

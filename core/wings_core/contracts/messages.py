@@ -230,6 +230,14 @@ def problem_of(message: str) -> PydanticCustomError:
     return PydanticCustomError(_OWN, "{message}", {"message": text})
 
 
+def in_one_sentence(value: object, handler: Callable[[object], object], expected: str) -> object:
+    """Validate a value, raising one error where pydantic would raise one for each alternative."""
+    try:
+        return handler(value)
+    except ValidationError:
+        raise problem_of(f"must be {expected}; got {shown(value)}") from None
+
+
 def accepted_by(check: Callable[[str], object]) -> Callable[[str], str]:
     """Return a validator that fails with the message of the `WingsError` that `check` raises."""
 

@@ -5,7 +5,7 @@ Spark pass them as one `ReadOptions`.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import (
@@ -17,7 +17,6 @@ from pydantic import (
     PlainValidator,
     TypeAdapter,
     ValidationError,
-    ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 
@@ -28,6 +27,7 @@ from wings_core.contracts.messages import (
     OffsetNumber,
     Timestamp,
     check_distinct,
+    in_one_sentence,
     problem_of,
     sentence,
     shown,
@@ -49,21 +49,18 @@ class TimestampOffset(Message):
         return parse_timestamp(self.timestamp, up=True)
 
 
-def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    """Validate an offset, raising one error where pydantic would raise one for each alternative."""
+def _offset(value: object, handler: Callable[[object], object]) -> object:
+    """Validate an offset, with the error of the kind that it looks like alone."""
     if isinstance(value, dict):
         return TimestampOffset.model_validate(value)
-    try:
-        return handler(value)
-    except ValidationError:
-        expected = f"an integer from 0 to {INT64_MAX}"
-        if not isinstance(value, int) or isinstance(value, bool):
-            expected = 'an integer, "earliest", "latest" or {"timestamp": a time}'
-        raise problem_of(f"must be {expected}; got {shown(value)}") from None
+    expected = f"an integer from 0 to {INT64_MAX}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        expected = 'an integer, "earliest", "latest" or {"timestamp": a time}'
+    return in_one_sentence(value, handler, expected)
 
 
 Offset = Annotated[
-    OffsetNumber | Literal["earliest", "latest"] | TimestampOffset, WrapValidator(_one_sentence)
+    OffsetNumber | Literal["earliest", "latest"] | TimestampOffset, WrapValidator(_offset)
 ]
 """Start of a read: a number, an end of the log, or a time."""
 

@@ -1,12 +1,13 @@
 """SQL on the wire: the HTTP body, and the Flight ticket."""
 
 import base64
+from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, WrapValidator
 
 from wings_core.contracts.actions import ActionBody
-from wings_core.contracts.messages import Message, Ticket, problem_of, shown
+from wings_core.contracts.messages import Message, Ticket, in_one_sentence
 from wings_core.errors import InvalidArgument
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 
@@ -18,21 +19,19 @@ PARAMETERS_MAX = 10_000
 Scalar = str | int | float | bool | None
 
 
-def _one_sentence(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    """Validate parameters, raising one error where pydantic would raise one for each form."""
-    try:
-        return handler(value)
-    except ValidationError:
-        raise problem_of(
-            f"must be a list, or an object by name, of at most {PARAMETERS_MAX} strings, numbers, "
-            f"booleans and nulls; got {shown(value)}"
-        ) from None
+def _parameters(value: object, handler: Callable[[object], object]) -> object:
+    return in_one_sentence(
+        value,
+        handler,
+        f"a list, or an object by name, of at most {PARAMETERS_MAX} strings, numbers, booleans "
+        "and nulls",
+    )
 
 
 Parameters = Annotated[
     Annotated[tuple[Scalar, ...], Field(strict=False, max_length=PARAMETERS_MAX)]
     | Annotated[dict[str, Scalar], Field(max_length=PARAMETERS_MAX)],
-    WrapValidator(_one_sentence),
+    WrapValidator(_parameters),
 ]
 """Values of parameters: of `?` and `$1` in order, or of `$name` by name."""
 

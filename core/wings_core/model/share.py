@@ -1,6 +1,7 @@
 """Share groups: configuration, state, leases and held ranges."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal, Self
@@ -9,11 +10,10 @@ from pydantic import (
     AfterValidator,
     Field,
     ValidationError,
-    ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 
-from wings_core.contracts.messages import problem_of, sentence, shortened, shown
+from wings_core.contracts.messages import in_one_sentence, problem_of, sentence, shortened
 from wings_core.contracts.reads import TimestampOffset
 from wings_core.errors import InvalidArgument, WingsError
 from wings_core.model.topics import Config, Topic
@@ -29,20 +29,12 @@ _MEMBER_TAGS_MAX = 1_024
 """Most cached tags: each lease and each acknowledgement needs one."""
 
 
-def _start(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    """Validate a start, raising one error where pydantic would raise one for each alternative.
-
-    Times are converted to UTC.
-    """
+def _start(value: object, handler: Callable[[object], object]) -> object:
+    """Validate a start; times are converted to UTC."""
     if isinstance(value, dict):
         moment = TimestampOffset.model_validate(value).timestamp_us
         return TimestampOffset(timestamp=format_timestamp(moment))
-    try:
-        return handler(value)
-    except ValidationError:
-        raise problem_of(
-            f'must be "earliest", "latest" or {{"timestamp": a time}}; got {shown(value)}'
-        ) from None
+    return in_one_sentence(value, handler, '"earliest", "latest" or {"timestamp": a time}')
 
 
 def _full_name(text: str) -> str:
@@ -135,7 +127,7 @@ class ShareConfig(Config):
             InvalidArgument: The text is not a configuration.
         """
         try:
-            return cls.model_validate_json(text, extra="ignore")
+            return super().from_json(text)
         except ValidationError as problem:
             raise InvalidArgument(shortened(f"config: {sentence(problem)}")) from None
 

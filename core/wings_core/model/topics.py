@@ -55,6 +55,15 @@ class Config(BaseModel):
             for key, value in found.items()
         }
 
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse a stored configuration; unknown keys, of a later release, are ignored.
+
+        Raises:
+            ValueError: The text is not a configuration.
+        """
+        return cls.model_validate_json(text, extra="ignore")
+
 
 class TopicConfig(Config):
     """Configuration of a topic, set at creation or later."""
@@ -128,15 +137,6 @@ class TopicConfig(Config):
             some = {key: getattr(kafka, key) for key in kafka.model_fields_set}
             given["kafka"] = self.kafka.model_copy(update=some)
         return self.model_copy(update=given)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse a stored configuration; unknown keys, of a later release, are ignored.
-
-        Raises:
-            ValueError: The text is not a configuration.
-        """
-        return cls.model_validate_json(text, extra="ignore")
 
     @property
     def merged_format(self) -> "PageFormat":
