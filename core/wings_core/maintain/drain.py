@@ -337,9 +337,11 @@ class Drain:
         for replacements in _transactions(runs):
             replaced = self._maintenance.replace_all(replacements, lease)
             done = done and all(replaced)
-            self.pages_drained += sum(
-                len(each.old) for each, was in zip(replacements, replaced, strict=True) if was
-            )
+            for each, was in zip(replacements, replaced, strict=True):
+                if was:
+                    self.pages_drained += len(each.old)
+                    for location in each.old:  # Metadata has the folio's other pages, if any.
+                        self._folios.forget(location.address.folio)
         return done
 
     def _topic(self, page: InlinePage) -> Topic | None:

@@ -20,8 +20,8 @@ KEPT_BYTES_MAX = 16 * 1024 * 1024
 AHEAD_BYTES = 1024 * 1024
 """Bytes of pages whose folios one request to metadata reads ahead."""
 
-FOLIO_BYTES = 512
-"""Approximate overhead of a folio, and of each of its pages."""
+FOLIO_BYTES = 1_280
+"""Approximate overhead of a folio, and of each of its pages, once read."""
 
 
 class _Folio:
