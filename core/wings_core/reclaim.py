@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
 from wings_core.errors import WingsError
@@ -19,6 +20,10 @@ SWEEPS_PER_LIFE = 4
 
 SWEEP_STAGES = 1_000
 """Most stages deleted per metadata transaction."""
+
+RESTS, REST_SECONDS_MAX = 9, 60.0
+"""Rest after a run that was woken, as a multiple of its CPU time, and the longest: each run lists
+all files, of which a store keeps those of an hour."""
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +60,7 @@ class Reclaimer:
         self._pause = min(RECLAIM_SECONDS, stage_seconds_max / SWEEPS_PER_LIFE)
         self._wake = threading.Event()
         self._wake.set()
-        self._closing = False
+        self._closing = threading.Event()
         self._running = threading.Lock()
         """Held during a run; always taken first."""
         self._thread = threading.Thread(target=self._run, name="wings-reclaimer", daemon=True)
@@ -76,29 +81,32 @@ class Reclaimer:
 
     def close(self) -> None:
         """Stop after the current step; the rest is done at the next start."""
-        self._closing = True
+        self._closing.set()
         self._wake.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        rest = 0.0
+        while not self._closing.wait(rest):
             self._wake.wait(self._pause)
             self._wake.clear()
-            if self._closing:
+            if self._closing.is_set():
                 return
+            began = time.thread_time()
             try:
                 self.run()
             except (WingsError, OSError) as error:
                 _logger.warning("could not free disk space: %s", error)
             except BaseException:  # Any fault, even a panic in Rust, only costs this step.
                 _logger.exception("could not free disk space")
+            rest = min(RESTS * (time.thread_time() - began), REST_SECONDS_MAX)
 
     def _reclaim(self) -> None:
         while self._stages.sweep(self._stage_seconds_max, SWEEP_STAGES) == SWEEP_STAGES:
-            if self._closing:
+            if self._closing.is_set():
                 return
         while self._registry.purge(PURGE_PAGES):
-            if self._closing:
+            if self._closing.is_set():
                 return
         # Folios are listed before references are.
         listed = [(store, self._folios(store)) for store in self._stores]
@@ -107,7 +115,7 @@ class Reclaimer:
             self._delete(store, sorted(folios - live))
 
     def _folios(self, store: FolioStore) -> set[str]:
-        if self._closing:
+        if self._closing.is_set():
             return set()
         try:
             return store.folios()
@@ -118,7 +126,7 @@ class Reclaimer:
     def _delete(self, store: FolioStore, unused: Sequence[str]) -> None:
         """Delete unreferenced folios."""
         for first in range(0, len(unused), RETIRE_MAX):
-            if self._closing:
+            if self._closing.is_set():
                 return
             # A folio referenced meanwhile is kept; a later commit is rejected. During a backup,
             # all are kept.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from wings_core import reclaim
 from wings_core.errors import Unavailable
 from wings_core.metadata.sqlite import SqliteMetadata
 from wings_core.reclaim import Reclaimer
@@ -69,6 +70,24 @@ def test_a_store_that_is_down_keeps_none_of_the_others_from_being_swept(
     assert not any(store.folios() for store in stores)
     # Nor is a directory left.
     assert [list((tmp_path / name).iterdir()) for name in ("one", "two")] == [[], []]
+
+
+def test_the_files_of_all_stores_are_listed_a_small_part_of_the_time(
+    stores: list[Segments], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reclaim, "RESTS", 1e9)
+    (_, last) = stores
+    metadata = SqliteMetadata(tmp_path / "metadata.db")
+    with (
+        closing(metadata),
+        closing(Reclaimer(metadata.registry, metadata.stages, stores, 60)) as reclaimer,
+    ):
+        assert last.deleted.wait(30)
+        last.asked.clear()
+        reclaimer.wake()
+        assert not last.asked.wait(0.5)
+        reclaimer.run()  # An operator's.
+        assert last.asked.is_set()
 
 
 class Panic(BaseException):
