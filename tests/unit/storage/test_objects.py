@@ -16,6 +16,7 @@ from wings_core.errors import (
     Internal,
     InvalidArgument,
     PermissionDenied,
+    ResourceExhausted,
     StorageCorrupt,
     Unavailable,
     WingsError,
@@ -181,6 +182,29 @@ def test_an_outage_ends_with_a_check_and_that_of_refused_puts_with_one_of_writes
         assert (counts.outage is not None) == counts.refuses_puts == (operation == "put")
     objects.check()
     assert counts.outage is None
+
+
+def test_an_outage_for_lack_of_space_ends_with_room_for_what_found_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wings_core.storage.objects.interfaces.OUTAGE_SECONDS", 0.0)
+    store, free = DirectoryObjects(tmp_path), 999
+
+    def free_bytes(_: Path) -> int:
+        return free
+
+    monkeypatch.setattr("wings_core.storage.objects.directory.free_bytes", free_bytes)
+    for end in (store.check, lambda: store.put("b", [bytes(1_000)])):
+        with suppress(WingsError), store.counts.counted("put", 1_000):
+            raise ResourceExhausted("the disk is full")
+        store.put("a", [b"x"])
+        store.delete("a")
+        if end == store.check:
+            store.check()
+            free = 1_000
+        assert store.counts.outage is not None
+        end()
+        assert store.counts.outage is None
 
 
 def test_objects_belong_to_one_metadata_store(objects: ObjectStore) -> None:

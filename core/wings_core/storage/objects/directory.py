@@ -19,6 +19,7 @@ from wings_core.errors import (
     StorageCorrupt,
     WingsError,
 )
+from wings_core.storage.disk import free_bytes
 from wings_core.storage.files import BUFFERS_MAX, SystemFiles, make_directory
 from wings_core.storage.objects.interfaces import (
     ObjectCounts,
@@ -139,6 +140,7 @@ class DirectoryObjects:
             probe = self._directory / f"{_UNFINISHED}{secrets.token_hex(8)}"
             self._write(self._create(probe), [b"probe"])
             probe.unlink()
+            self.counts.note_room(free_bytes(self._directory))
             for parent, file in _files_below(self._directory):
                 if file.startswith(_UNFINISHED):
                     _delete_old(Path(parent, file))

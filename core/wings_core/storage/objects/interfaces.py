@@ -66,6 +66,8 @@ class Outage:
     """Time of the first failure, in microseconds since the epoch."""
     error: WingsError
     """The last failure of a request of that kind."""
+    size: int
+    """Bytes of the largest request of that kind that failed."""
 
 
 class ObjectCounts:
@@ -100,19 +102,30 @@ class ObjectCounts:
                 count.failures += failure is not None
                 count.bytes += 0 if failure is not None else size
                 count.seconds += time.monotonic() - started
-                self._note(operation, failure)
+                self._note(operation, failure, size)
 
-    def _note(self, operation: Operation, failure: BaseException | None) -> None:
+    def note_room(self, size: int) -> None:
+        """Note that there is space for puts of so many bytes."""
+        with self._lock:
+            self._note("put", None, size)
+
+    def _note(self, operation: Operation, failure: BaseException | None, size: int) -> None:
         """Begin or end outages; called with the lock held."""
         if isinstance(failure, _OUTAGES):
-            known = self._failing.get(operation)
-            since = now_us() if known is None else known.since
-            self._failing = {**self._failing, operation: Outage(since, failure)}
+            known = self._failing.get(operation) or Outage(now_us(), failure, size)
+            outage = Outage(known.since, failure, max(size, known.size))
+            self._failing = {**self._failing, operation: outage}
         elif failure is None and self._failing:
             self._failing = {
                 kind: outage
                 for kind, outage in self._failing.items()
-                if kind == "put" != operation and isinstance(outage.error, _REFUSALS)
+                if kind == "put"
+                and isinstance(outage.error, _REFUSALS)
+                # Where there is little space, small objects find some.
+                and (
+                    operation != "put"
+                    or (isinstance(outage.error, ResourceExhausted) and size < outage.size)
+                )
             }
         outage = self.outage
         if outage is not None and not self._is_logged:
