@@ -43,6 +43,8 @@ _RESERVE = "MIMALLOC_RESERVE_OS_MEMORY"
 
 _DISALLOW = "MIMALLOC_DISALLOW_OS_ALLOC"
 
+_HUGE_PAGES = "MIMALLOC_ALLOW_THP"
+
 _KIB_MIN = 64 * 1024
 """Least share: with less than 32 MiB the allocator cannot allocate."""
 
@@ -126,7 +128,8 @@ def arrow_bounds(processes: int = 1) -> dict[str, str]:
     if any(name.startswith("MIMALLOC_") for name in os.environ) or _addresses_are_bounded():
         return {}
     share = max(_KIB_MIN, machine_bytes() // 2 // processes // 1024)
-    return {_RESERVE: f"{share}KiB", _DISALLOW: "1"}
+    # With huge pages, of 2 MiB, half of the resident memory was unused.
+    return {_RESERVE: f"{share}KiB", _DISALLOW: "1", _HUGE_PAGES: "0"}
 
 
 def load_bounded() -> bool:

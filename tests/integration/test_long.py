@@ -36,6 +36,9 @@ PAUSE_SECONDS = 0.2
 """Between the turns of a client: what is looked for comes with time, not with speed."""
 STEPS = 10
 """Rows of a transaction, and records of Kafka's producer, in a turn."""
+BYTES_PER_HOUR_MAX = 32 * MIB
+"""How much more memory may be used in an hour, once caches are full and the first of what is kept
+for an hour is gone. A leak of 500 bytes a turn is more."""
 LAG_ROWS_MAX = 60_000
 """Rows that no worker took, or no commit of the table: more than a minute of load."""
 READERS_FEW, READERS = 20, 200
@@ -331,6 +334,9 @@ def test_what_a_server_uses_is_level_under_hours_of_everything_at_once(
     if SOAK_MINUTES * 60 >= 2 * SEGMENT_GRACE_SECONDS:  # Until then what merges leave is kept.
         assert after.files <= before.files * 1.1 + 50, used
         assert after.disk_bytes <= before.disk_bytes * 1.1 + 32 * MIB, used
+        last = [each.bytes for each in used[len(used) // 2 :]]
+        growth = statistics.linear_regression(range(len(last)), last).slope
+        assert growth * SAMPLES_PER_MINUTE * 60 <= BYTES_PER_HOUR_MAX, used
     # Of those in use more may be open for a moment.
     assert max(each.segments for each in used) <= OPEN_SEGMENTS_MAX + 16, used
 

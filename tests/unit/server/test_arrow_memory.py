@@ -50,6 +50,26 @@ def test_arrow_may_take_half_the_memory_unless_the_environment_says_more(
     assert done.stdout.splitlines() == said
 
 
+_TOUCH = """
+from wings_core.memory import own_bytes
+from wings_server.resources import load_bounded
+load_bounded()
+import pyarrow as pa
+taken = memoryview(pa.allocate_buffer(256 << 20)).cast("B")
+before = own_bytes()
+for place in range(0, len(taken), 2 << 20):
+    taken[place] = 1
+print(own_bytes() - before < 32 << 20)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is bounded")
+def test_memory_that_arrow_was_given_and_does_not_touch_is_not_used() -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
+    touch = [sys.executable, "-c", _TOUCH]
+    assert subprocess.check_output(touch, env=kept, text=True, timeout=150) == "True\n"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is bounded")
 def test_one_of_very_many_processes_may_take_some() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
