@@ -306,6 +306,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_MINUTES * 60 + 600)
+@pytest.mark.usefixtures("started_anew")  # A forked server has no bounds of Arrow's memory.
 def test_what_a_server_uses_is_level_under_hours_of_everything_at_once(
     server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
