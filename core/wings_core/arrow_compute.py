@@ -1,6 +1,7 @@
 """The functions of `pyarrow.compute`, imported by the first call.
 
-The import takes half as long as that of `pyarrow.flight`, and many processes compute nothing.
+The import takes half as long as that of `pyarrow.flight`; many processes compute nothing, or only
+once they serve.
 """
 
 from importlib import import_module

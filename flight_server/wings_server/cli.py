@@ -3,6 +3,7 @@
 A command imports its parts when it runs, since `wings --help` imports this module too.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -57,6 +58,7 @@ def serve(**flags: Any) -> None:
     (`flight = "0.0.0.0:7777"`); limits only there (`WINGS_LIMITS__WIRE_ROWS_MAX`, or a table
     `[limits]`). Flags take precedence over the environment, and that over the file.
     """
+    gc.disable()  # Until the server starts: what imports create stays.
     # Before anything loads pyarrow.
     from wings_server.resources import load_bounded
 

@@ -84,6 +84,8 @@ def run(service: Service, process: int | None = None) -> NoReturn:
     signals = _Signals()
     raise_limit()
     tracing_setup.start("wings")
+    gc.freeze()  # What is imported stays.
+    gc.enable()
     service.start()
     signals.hung_up = service.reload
     line = service.ready_line

@@ -9,9 +9,9 @@ another node has created since, so the topic is read afresh before a rejection.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wings_core.backup.backups import Backups
 from wings_core.contracts.actions import ActionBody
@@ -24,11 +24,13 @@ from wings_core.model import PublishResult, Topic
 from wings_core.names import TopicName
 from wings_core.share.open import all_groups
 from wings_core.share.replica.copies import HoldsCopies, ReplicaCopies
-from wings_core.sql import Sql
 from wings_core.tables import Catalog, Tables
 from wings_server.log_standing import History, Standings
 from wings_server.nodes import GroupNode, Membership
 from wings_server.tls import Tls
+
+if TYPE_CHECKING:
+    from wings_core.sql import Sql
 
 Body = TypeVar("Body", bound=ActionBody)
 
@@ -56,7 +58,6 @@ class ServedLog(Log):
         scratch: Directory for copies of databases; None for the system's temporary directory.
 
     Attributes:
-        sql: Runs SQL over the topics.
         tables: Commits segments to the tables of topics, or None.
         backups: Backups in progress at this process.
         consumer_groups: Runs consumer groups, once this process is served; None before.
@@ -88,14 +89,22 @@ class ServedLog(Log):
         groups = partial(all_groups, metadata.admin, metadata.groups)
         holds = holds or ReplicaCopies(groups, self.shares.coordinator.positions.stored)
         self.backups = Backups(metadata, holds, parts.storage.places, self.reclaimer.wake, scratch)
-        self.sql = Sql(self)
         self.standings = Standings(self)
         self.history = History(self, self.standings)
+
+    @cached_property
+    def sql(self) -> "Sql":
+        """Runs SQL over the topics; loaded by the first use."""
+        from wings_core.sql import Sql
+
+        # One, though several threads may come first.
+        return vars(self).setdefault("sql", Sql(self))
 
     def close(self) -> None:
         """End backups and SQL, then close the log; readers must have ended."""
         self.backups.close()
-        self.sql.close()
+        if "sql" in vars(self):
+            self.sql.close()
         super().close()
 
 

@@ -5,8 +5,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.contracts.reads import ALL, Offset, PartitionOptions, TimestampOffset
 from wings_core.errors import InvalidTicket, StorageCorrupt
 from wings_core.fetch.cursors import MOVES_MAX, Chosen, PartitionCursor, below_start

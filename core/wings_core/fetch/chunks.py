@@ -8,9 +8,9 @@ from operator import add
 from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wings_core import tracing
+from wings_core.arrow_compute import pc
 from wings_core.errors import SchemaMismatch, StorageCorrupt
 from wings_core.fetch.cursors import PartitionCursor
 from wings_core.fetch.engines import Allowance
@@ -365,7 +365,7 @@ def _true_counts(mask: pa.BooleanArray, counts: Sequence[int]) -> list[int]:
     """Return how many rows of each range pass the filter."""
     if len(counts) == 1:
         return [mask.true_count]
-    passed = cast("Any", pc).cumulative_sum(mask.cast(pa.int32()))
+    passed = pc.cumulative_sum(mask.cast(pa.int32()))
     lasts = [end - 1 for end in accumulate(counts)]
     sums: list[int] = passed.take(pa.array(lasts, pa.int32())).to_pylist()
     return [after - before for before, after in zip([0, *sums], sums, strict=False)]

@@ -21,8 +21,8 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.fetch.storage_values import array_of, integer_range
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Kernel = Callable[[pa.RecordBatch], "pa.BooleanArray"]
 """Tells for each row whether the predicate is true, false or null."""
 
-_compute = cast("Any", pc)  # Its stubs know arrays by the type of their values, which here is any.
 _Array = Any
 _Node = Mapping[str, Any]
 
@@ -80,22 +79,23 @@ _SIGNS: Mapping[str, str] = {
 }
 _DISTINCT: Mapping[str, str] = {"COMPARE_NOT_DISTINCT_FROM": "=", "COMPARE_DISTINCT_FROM": "<>"}
 
-_COMPARE: Mapping[str, Callable[[_Array, Any], _Array]] = {
-    "=": _compute.equal,
-    "<>": _compute.not_equal,
-    "<": _compute.less,
-    "<=": _compute.less_equal,
-    ">": _compute.greater,
-    ">=": _compute.greater_equal,
+_COMPARE: Mapping[str, str] = {
+    "=": "equal",
+    "<>": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
 }
+"""Arrow's functions by sign, named so that the import waits for the first filter."""
 
-_TEXT_FUNCTIONS: Mapping[str, Callable[..., _Array]] = {
-    "prefix": _compute.starts_with,
-    "starts_with": _compute.starts_with,
-    "^@": _compute.starts_with,
-    "suffix": _compute.ends_with,
-    "ends_with": _compute.ends_with,
-    "contains": _compute.match_substring,
+_TEXT_FUNCTIONS: Mapping[str, str] = {
+    "prefix": "starts_with",
+    "starts_with": "starts_with",
+    "^@": "starts_with",
+    "suffix": "ends_with",
+    "ends_with": "ends_with",
+    "contains": "match_substring",
 }
 
 _ESCAPED_BYTE = re.compile(rb"\\x([0-9A-F]{2})")
@@ -227,7 +227,7 @@ class _Column:
         column = batch.column(self.index)
         if self.compared_type == self.stored_type:
             return column
-        return _compute.cast(column, self.compared_type, safe=False)  # To the nearest, as DuckDB's.
+        return pc.cast(column, self.compared_type, safe=False)  # To the nearest, as DuckDB's.
 
     def unit(self, number: Fraction) -> Fraction:
         """Return a number in units of the column's last digit."""
@@ -255,7 +255,7 @@ class _Translation:
         if kind == "BOUND_CONSTANT":
             return _constant({True: _TRUE, False: _FALSE, None: _NULL}[_constant_of(node).value])
         if kind == "BOUND_CONJUNCTION":
-            join = {"CONJUNCTION_AND": _compute.and_kleene, "CONJUNCTION_OR": _compute.or_kleene}
+            join = {"CONJUNCTION_AND": pc.and_kleene, "CONJUNCTION_OR": pc.or_kleene}
             return _joined(join[operation], [self.predicate(child) for child in node["children"]])
         if kind == "BOUND_OPERATOR":
             return self._operator(operation, node["children"])
@@ -275,8 +275,8 @@ class _Translation:
         (child,) = children
         if operation == "OPERATOR_NOT":
             inner = self.predicate(child)
-            return lambda batch: _compute.invert(inner(batch))
-        check = {"OPERATOR_IS_NULL": _compute.is_null, "OPERATOR_IS_NOT_NULL": _compute.is_valid}
+            return lambda batch: pc.invert(inner(batch))
+        check = {"OPERATOR_IS_NULL": pc.is_null, "OPERATOR_IS_NOT_NULL": pc.is_valid}
         tested, index = check[operation], self._column(child).index
         return lambda batch: tested(batch.column(index))
 
@@ -298,7 +298,7 @@ class _Translation:
         if all(child["expression_class"] != "BOUND_CONSTANT" for child in children):
             _left_to_duckdb()
         of_null = _TRUE if sign == "<>" else _FALSE
-        return lambda batch: _compute.fill_null(equal(batch), of_null)
+        return lambda batch: pc.fill_null(equal(batch), of_null)
 
     def _between(self, node: _Node) -> Kernel:
         tested, low, high = node["children"]
@@ -306,7 +306,7 @@ class _Translation:
         at_least = ">=" if bounds["lower_inclusive"] else ">"
         at_most = "<=" if bounds["upper_inclusive"] else "<"
         pairs = ((at_least, [tested, low]), (at_most, [tested, high]))
-        return _joined(_compute.and_kleene, [self._comparison(*pair) for pair in pairs])
+        return _joined(pc.and_kleene, [self._comparison(*pair) for pair in pairs])
 
     def _membership(self, column: _Column, nodes: Sequence[_Node]) -> Kernel:
         constants = [_constant_of(node) for node in nodes]
@@ -326,9 +326,9 @@ class _Translation:
 
         def is_in(batch: pa.RecordBatch) -> _Array:
             tested = column.values(batch)
-            inside = _compute.is_in(tested, value_set=found)
+            inside = pc.is_in(tested, value_set=found)
             if of_others is _NULL:
-                return _compute.if_else(inside, _TRUE, _NULL)
+                return pc.if_else(inside, _TRUE, _NULL)
             return _where_valid(tested, inside)
 
         return is_in
@@ -338,7 +338,7 @@ class _Translation:
         column, constant = self._column(text), _constant_of(part)
         if column.kind != "VARCHAR" or constant.kind != "VARCHAR" or constant.value is None:
             _left_to_duckdb()
-        function = _TEXT_FUNCTIONS[node["qname"]["path"][-1]]
+        function = getattr(pc, _TEXT_FUNCTIONS[node["qname"]["path"][-1]])
         return lambda batch: function(column.values(batch), pattern=constant.value)
 
     def _column(self, node: _Node) -> _Column:
@@ -408,7 +408,7 @@ def _with_constant(column: _Column, sign: str, constant: _Constant) -> Kernel:
     if column.kind in _FLOATS and sign in (">", ">="):
         # So that it is true of NaN, of which no comparison by Arrow is.
         opposite = _with_value(column, {">": "<=", ">=": "<"}[sign], constant.value)
-        return lambda batch: _compute.invert(opposite(batch))
+        return lambda batch: pc.invert(opposite(batch))
     return _with_value(column, sign, constant.value)
 
 
@@ -427,7 +427,7 @@ def _with_number(column: _Column, sign: str, units: Fraction) -> Kernel:
 
 
 def _with_value(column: _Column, sign: str, value: Any) -> Kernel:
-    compare, scalar = _COMPARE[sign], array_of(column.compared_type, [value])[0]
+    compare, scalar = getattr(pc, _COMPARE[sign]), array_of(column.compared_type, [value])[0]
     return lambda batch: compare(column.values(batch), scalar)
 
 
@@ -435,17 +435,17 @@ def _of_columns(left: _Column, sign: str, right: _Column) -> Kernel:
     """Compare two columns that DuckDB compares as one type."""
     if left.sql_type != right.sql_type or left.compared_type != right.compared_type:
         _left_to_duckdb()
-    compare = _COMPARE[sign]
+    compare = getattr(pc, _COMPARE[sign])
     if left.kind not in _FLOATS:
         return lambda batch: compare(left.values(batch), right.values(batch))
 
     def compare_floats(batch: pa.RecordBatch) -> _Array:
         one, other = left.values(batch), right.values(batch)
-        first, second = _compute.is_nan(one), _compute.is_nan(other)
-        either = _compute.or_(first, second)
+        first, second = pc.is_nan(one), pc.is_nan(other)
+        either = pc.or_(first, second)
         # By whether they are NaN: a NaN is the greater, and equals another.
         of_nan = compare(first, second)
-        return _compute.if_else(either, of_nan, compare(one, other))
+        return pc.if_else(either, of_nan, compare(one, other))
 
     return compare_floats
 
@@ -459,7 +459,7 @@ def _decided(column: _Column, answer: bool) -> Kernel:
 def _where_valid(tested: _Array, answer: _Array) -> _Array:
     if tested.null_count == 0:
         return answer
-    return _compute.if_else(_compute.is_valid(tested), answer, _NULL)
+    return pc.if_else(pc.is_valid(tested), answer, _NULL)
 
 
 def _constant(scalar: Any) -> Kernel:

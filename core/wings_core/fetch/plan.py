@@ -15,8 +15,8 @@ from operator import add, sub
 from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.contracts.chunks import ranges_metadata
 from wings_core.contracts.messages import INT64_MAX
 from wings_core.fetch.cursors import PartitionCursor
@@ -32,9 +32,6 @@ from wings_core.partitions import Partition
 
 COVERS_MAX = 256
 """Covers that a plan keeps: with other columns or filters, its chunks end elsewhere."""
-
-_kernels = cast("Any", pc)
-"""Some are not in the stubs, or as of chunked arrays."""
 
 
 class PagePart(NamedTuple):
@@ -261,7 +258,7 @@ def plan_of_slices(cursors: Sequence[PartitionCursor], located: ManyLocated, row
         [cursor.partition for cursor in cursors],
         _parts(segments, located.folios),
         spans,
-        integers(_kernels.cumulative_sum(rows)),
+        integers(pc.cumulative_sum(rows)),
     )
 
 
@@ -276,9 +273,9 @@ def _segments(
     offsets = pa.array([cursor.offset for cursor in cursors], pa.int64())
     wanted = [min(each.stop, each.offset + rows_max, INT64_MAX) for each in cursors]
     stops = pa.array(wanted, pa.int64())
-    first = _kernels.max_element_wise(offsets.take(place), start)
-    stop = _kernels.min_element_wise(stops.take(place), pc.add(slices.column("end_offset"), 1))
-    row = pc.add(_kernels.fill_null(slices.column("first_row"), 0), pc.subtract(first, start))
+    first = pc.max_element_wise(offsets.take(place), start)
+    stop = pc.min_element_wise(stops.take(place), pc.add(slices.column("end_offset"), 1))
+    row = pc.add(pc.fill_null(slices.column("first_row"), 0), pc.subtract(first, start))
     segments = pa.RecordBatch.from_arrays(
         [*slices.columns, first, pc.subtract(stop, first), row],
         names=[*slices.schema.names, "first", "rows", "row"],
@@ -289,13 +286,13 @@ def _segments(
 def _order(segments: pa.RecordBatch) -> "pa.Array[Any]":
     """Return the order in which segments are read; as `_in_page_order`."""
     keys = [(name, "ascending") for name in ("folio", "position", "first_row")]
-    order = _kernels.sort_indices(segments, sort_keys=keys)
+    order = pc.sort_indices(segments, sort_keys=keys)
     # The rank of each, first among those of its partition, which are neighbours here.
     ranked = pc.add(
         pc.multiply(segments.column("place"), segments.num_rows),
         pc.sort_indices(order).cast(pa.int64()),
     )
-    latest = _kernels.cumulative_max(ranked)
+    latest = pc.cumulative_max(ranked)
     if latest.equals(ranked):
         return order
     latest = pc.subtract(latest, pc.multiply(segments.column("place"), segments.num_rows))
@@ -307,12 +304,12 @@ def _parts(segments: pa.RecordBatch, folios: Sequence[str]) -> list[PagePart]:
     if segments.num_rows == 0:
         return []
     row, rows = segments.column("row"), segments.column("rows")
-    page = _kernels.or_(*(run_starts(segments.column(name)) for name in ("folio", "position")))
+    page = pc.or_(*(run_starts(segments.column(name)) for name in ("folio", "position")))
     # A page that is not of slices is read by itself, however often it is met.
-    whole = _kernels.is_null(segments.column("first_row"))
-    apart = _kernels.or_(whole, pa.concat_arrays([pa.array([True]), whole[:-1]]))
+    whole = pc.is_null(segments.column("first_row"))
+    apart = pc.or_(whole, pa.concat_arrays([pa.array([True]), whole[:-1]]))
     before = pa.concat_arrays([pa.array([-1], pa.int64()), pc.add(row, rows)[:-1]])
-    begins = _kernels.or_(_kernels.or_(page, apart), pc.not_equal(row, before))
+    begins = pc.or_(pc.or_(page, apart), pc.not_equal(row, before))
     return list(_parts_at(segments, folios, begins))
 
 

@@ -22,8 +22,6 @@ from wings_core.contracts.messages import shortened
 from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import InvalidFilter, InvalidTicket, suggested
 from wings_core.fetch.engines import Allowance, lent
-from wings_core.fetch.expression import parse
-from wings_core.fetch.kernels import Kernel, kernel_of
 from wings_core.model import Topic
 from wings_core.schemas import RESERVED_PREFIX
 from wings_core.storage.segment_file import TIMESTAMP_FIELD as TIMESTAMP_FIELD
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from wings_core.arrow_types import ArrowField
+    from wings_core.fetch.kernels import Kernel
 
 PARTITION_FIELD = pa.field("__partition", pa.string(), nullable=False)
 OFFSET_FIELD = pa.field("__offset", pa.int64(), nullable=False)
@@ -55,7 +54,7 @@ _INT64 = struct.Struct("=q")
 _NO_ROWS: pa.BooleanArray = cast("Any", pa).nulls(0, pa.bool_())
 
 # Nor by `pa.scalar`, as `fill_null` does with a bool: the first filtered read would wait for it.
-_FALSE: Any = cast("Any", pa).nulls(1, pa.bool_()).is_valid()[0]
+_FALSE: Any = pa.Array.from_buffers(pa.bool_(), 1, [None, pa.py_buffer(b"\0")])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class RowFilter:
     """Indices into the topic's schema of the columns it reads, in the topic's order."""
     has_pattern: bool = False
     """True if it matches regular expressions."""
-    kernel: Kernel | None = field(default=None, compare=False, repr=False)
+    kernel: "Kernel | None" = field(default=None, compare=False, repr=False)
     """Arrow kernels that evaluate it; None: DuckDB does."""
 
     @classmethod
@@ -306,6 +305,10 @@ _kept = _Kept()
 
 
 def _compile(expression: str, schema: pa.Schema, allowance: Allowance) -> RowFilter:
+    # Loaded by the first filter.
+    from wings_core.fetch.expression import parse
+    from wings_core.fetch.kernels import kernel_of
+
     with lent(allowance) as engine:
         parsed = parse(expression, engine.runner)
     # Constants are computed now, regular expressions over constants too.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.batches import BatchCheck
 from wings_core.errors import BatchTooLarge, InvalidArgument
 from wings_core.ingest.route import Run, bytes_of_runs, check_numbers, check_single_partition, route

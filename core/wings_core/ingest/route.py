@@ -6,8 +6,8 @@ from operator import add, itemgetter, sub
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.errors import BatchTooLarge, InvalidArgument, PartitionRequired
 from wings_core.model import Topic
 from wings_core.partitions import UNPARTITIONED, Partition, partition_value, partitions_of_keys

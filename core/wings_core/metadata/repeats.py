@@ -12,10 +12,11 @@ row. An epoch fences the producer's earlier lives.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from wings_core.errors import InvalidArgument, OutOfOrderSequence, PublishFenced, error_from_json
 from wings_core.metadata.checks import check_id
@@ -99,7 +100,11 @@ class _StoredRange(AssignedRange):
     rows: tuple[int, ...] = ()
 
 
-_STORED = TypeAdapter(tuple[_StoredRange, ...])
+# Adapters are built by their first use: together they would take 2 % of a server's start.
+_DEFERRED = ConfigDict(defer_build=True)
+_STORED: TypeAdapter[tuple[_StoredRange, ...]] = TypeAdapter(
+    tuple[_StoredRange, ...], config=_DEFERRED
+)
 
 
 def ranges_to_json(committed: Sequence[AssignedRange]) -> str:
@@ -116,9 +121,11 @@ FLUSHES_KEPT_US = 24 * 3600 * 1_000_000
 """A writer's last flush is forgotten when it is older than this, in microseconds: far longer than
 any writer retries, so that the table is bounded by the writers of a day."""
 
-_ACCEPTED = TypeAdapter(Accepted)
-_STAGED = TypeAdapter(StagedBatch)
-_STORED_RESULTS: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
+_STORED_RESULTS: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(
+    list[dict[str, Any]], config=_DEFERRED
+)
+_accepted = cache(partial(TypeAdapter[Accepted], Accepted))
+_staged = cache(partial(TypeAdapter[StagedBatch], StagedBatch))
 
 
 def is_repeat(flush_id: FlushId, last_number: int | None) -> bool:
@@ -154,9 +161,9 @@ def load_results(stored: str) -> list[CommitResult]:
 def _dump(result: CommitResult) -> dict[str, Any]:
     match result:
         case Accepted():
-            return {"accepted": _ACCEPTED.dump_python(result, mode="json")}
+            return {"accepted": _accepted().dump_python(result, mode="json")}
         case StagedBatch():
-            return {"staged": _STAGED.dump_python(result, mode="json")}
+            return {"staged": _staged().dump_python(result, mode="json")}
         case Rejected(error):
             return {"error": error.to_json()}
         case SeriesResults(each):
@@ -165,9 +172,9 @@ def _dump(result: CommitResult) -> dict[str, Any]:
 
 def _load(entry: dict[str, Any]) -> CommitResult:
     if "accepted" in entry:
-        return _ACCEPTED.validate_python(entry["accepted"])
+        return _accepted().validate_python(entry["accepted"])
     if "staged" in entry:
-        return _STAGED.validate_python(entry["staged"])
+        return _staged().validate_python(entry["staged"])
     if "series" in entry:
         return SeriesResults(tuple([_load(one) for one in entry["series"]]))
     return Rejected(error_from_json(entry["error"]))

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow.compute as pc
-
+from wings_core.arrow_compute import pc
 from wings_core.metadata.interfaces import Groups, OffsetRegistry
 from wings_core.metadata.maintenance import Finished
 from wings_core.model import Oldest, ShareGroup, SharePartitionState, Topic

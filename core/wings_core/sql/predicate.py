@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.fetch.expression import words
 from wings_core.sql_process.interface import expression_of
 

@@ -17,8 +17,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import fields_of
 from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import (

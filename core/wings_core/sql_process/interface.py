@@ -14,10 +14,14 @@ import struct
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from wings_core.arrow_compute import pc
+
+if TYPE_CHECKING:
+    import pyarrow.compute
 
 CATALOG = "wings"
 """The only catalog; it holds all tables."""
@@ -191,7 +195,7 @@ def writer_to(descriptor: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
     return pa.ipc.new_stream(pa.PythonFile(cast("Any", _Pipe(descriptor)), "w"), schema)
 
 
-def serialized(expression: pc.Expression | None) -> bytes:
+def serialized(expression: "pyarrow.compute.Expression | None") -> bytes:
     """Serialize an Arrow condition; b"" for None."""
     if expression is None:
         return b""
@@ -199,9 +203,9 @@ def serialized(expression: pc.Expression | None) -> bytes:
     return bytes(cast("Any", expression).__reduce__()[1][0])
 
 
-def expression_of(raw: bytes) -> pc.Expression:
+def expression_of(raw: bytes) -> "pyarrow.compute.Expression":
     """Decode the condition that `serialized` encoded."""
-    return cast("Any", pc.Expression)._deserialize(pa.py_buffer(raw))
+    return pc.Expression._deserialize(pa.py_buffer(raw))
 
 
 class _Pipe:

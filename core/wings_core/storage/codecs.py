@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.errors import SchemaMismatch, StorageCorrupt, first_bad
 from wings_core.model import Location, PageAddress, PageFormat, Topic
 from wings_core.storage.interfaces import FolioStore
@@ -274,7 +274,7 @@ class ParquetCodec(SegmentCodec):
         rows = super().check(store, topic, address)
         field = pa.field(OFFSET_COLUMN, pa.int64())
         offsets = store.read(address, topic.uuid, pa.schema([field])).column(0)
-        steps = cast("Any", pc).unique(pc.subtract(offsets[1:], offsets[:-1])).to_pylist()
+        steps = pc.unique(pc.subtract(offsets[1:], offsets[:-1])).to_pylist()
         if offsets.null_count or steps not in ([], [1]):
             raise StorageCorrupt("its offsets are not consecutive")
         return rows

@@ -25,7 +25,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from wings_core.arrow_types import children, fields_of
@@ -35,6 +34,8 @@ from wings_core.storage.parquet_types import file_type, from_file, to_file, with
 from wings_core.storage.segment_file import segment_schema
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from wings_core.arrow_types import ArrowField
 
 OFFSET_COLUMN = "__offset"
@@ -165,6 +166,8 @@ class ParquetWriter:
 
     def __init__(self, topic: Topic, about: Mapping[str, str]) -> None:
         self.schema = segment_schema(topic.schema)
+        import pyarrow.parquet as pq  # Loaded by the first file, as where it is used below.
+
         self._fields = file_fields(topic)
         self._next_offset = int(about[_START])
         names = [field.name for field in self._fields]
@@ -228,7 +231,7 @@ class ParquetWriter:
         data = memoryview(file).cast("B")
         self._length = len(data)
         tail = bytearray(data[start:])
-        chunks = _chunks(pq.read_metadata(pa.BufferReader(file)))
+        chunks = _chunks(_metadata(file))
         checksums = [_checksum(data[begin:end]) for begin, end in chunks]
         struct.pack_into(f"<{len(checksums)}Q", tail, _HEAD.size, *checksums)
         _HEAD.pack_into(tail, 0, _MAGIC, _checksum(memoryview(tail)[_HEAD.size :]))
@@ -240,7 +243,13 @@ def leaves(data_type: pa.DataType) -> int:
     return sum(leaves(child.type) for child in children(data_type)) or 1
 
 
-def _chunks(metadata: pq.FileMetaData) -> list[tuple[int, int]]:
+def _metadata(file: pa.Buffer | bytes) -> "pq.FileMetaData":
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(pa.BufferReader(file))
+
+
+def _chunks(metadata: "pq.FileMetaData") -> list[tuple[int, int]]:
     """Return the start and end of each column chunk, row group by row group."""
     found: list[tuple[int, int]] = []
     for number in range(metadata.num_row_groups):
@@ -309,7 +318,7 @@ class ParquetFooter:
     """
 
     def __init__(
-        self, metadata: pq.FileMetaData, checksums: Sequence[int], size: int, weight: int
+        self, metadata: "pq.FileMetaData", checksums: Sequence[int], size: int, weight: int
     ) -> None:
         self.metadata = metadata
         self.checksums = checksums
@@ -399,7 +408,7 @@ def _parse(tail: pa.Buffer, size: int) -> ParquetFooter:
     footer = tail.slice(tail.size - _ENDING.size - length)
     try:
         # pyarrow accepts a file that consists of a footer only.
-        metadata = pq.read_metadata(pa.BufferReader(_PARQUET + footer.to_pybytes()))
+        metadata = _metadata(_PARQUET + footer.to_pybytes())
     except MemoryError:
         raise  # StorageCorrupt is also an Arrow exception.
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -508,6 +517,8 @@ class ParquetPage:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(wanted))
 
     def _decode(self, names: Sequence[str]) -> pa.Table:
+        import pyarrow.parquet as pq
+
         group, footer = self._group, self._group.footer
         parts = {group.extent(name)[0]: self._columns[name] for name in names}
         leaves = sorted(leaf for name in names for leaf in group.leaves_of(name))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.arrow_types import children, shape
 from wings_core.errors import InvalidSchema
 
@@ -157,7 +157,7 @@ def _list(column: "ArrowArray", wanted: pa.DataType, item: pa.DataType) -> "Arro
         if column.null_count:
             values = values.filter(valid.take(_rows(len(column), size)))
         ends = pc.cumulative_sum(pc.multiply(valid.cast(pa.int32()), pa.scalar(size, pa.int32())))
-        offsets = pa.concat_arrays([_arrow.array([0], pa.int32()), cast("Any", ends)])
+        offsets = pa.concat_arrays([_arrow.array([0], pa.int32()), ends])
     elif pa.types.is_fixed_size_list(wanted):
         size = shape(wanted)[0]
         values = lists.flatten()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from wings_core.errors import Internal, InvalidArgument, Unavailable, WingsError
 from wings_core.model import Topic
@@ -28,6 +27,8 @@ from wings_core.storage.table_layout import transforms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pyarrow.parquet as pq
 
 COMMIT = "wings.commit"
 """Property of a snapshot's summary: the number of the commit."""
@@ -57,7 +58,7 @@ class FileToAdd:
     path: str
     """URL of the file."""
     size: int
-    metadata: pq.FileMetaData
+    metadata: "pq.FileMetaData"
     topic: Topic
     """The topic, at the schema version of the file."""
 
@@ -340,7 +341,7 @@ def _partition_values(table: Any, file: FileToAdd) -> list[Any]:
     return values
 
 
-def _first_timestamp(metadata: pq.FileMetaData) -> int:
+def _first_timestamp(metadata: "pq.FileMetaData") -> int:
     """Return the first timestamp of a file, in microseconds since the epoch."""
     columns = metadata.row_group(0)
     number = next(

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -43,12 +44,14 @@ from wings_core.partitions import UNPARTITIONED, Partition, partition_of, partit
 from wings_core.security.principal import Principal
 from wings_core.share.delivery.delivery import delivery_schema
 from wings_core.share.model import AcquireRequest
-from wings_core.sql import Query
 from wings_core.times import Deadline
 from wings_server.flight.boundary import ClientGone
 from wings_server.flight.calls import ClientWatch
 from wings_server.metrics import Metrics
 from wings_server.served_log import ServedLog, with_topic
+
+if TYPE_CHECKING:
+    from wings_core.sql import Query
 
 READ_AHEAD_SECONDS = 0.001
 """A scan reads ahead for about so long at a time, and then sends what it has: sending a chunk
@@ -256,7 +259,7 @@ def open_sql(
     allow: Callable[[str], None],
     principal: Principal,
     cancel: Cancel,
-) -> Query:
+) -> "Query":
     """Return a query, planned and not begun; see `Sql.open`.
 
     Args:
@@ -279,7 +282,7 @@ def open_sql(
 
 
 def stream_sql(
-    query: Query,
+    query: "Query",
     cancel: Cancel,
     context: flight.ServerCallContext,
     watch: ClientWatch,

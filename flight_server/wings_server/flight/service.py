@@ -7,8 +7,8 @@ signal handlers would run only after the calls in flight end.
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -50,14 +50,17 @@ from wings_server.flight.put_turns import Lookout
 from wings_server.flight.share_ends import Admission, messages_of, open_stream, refuse
 from wings_server.flight.share_loop import GroupLoops
 from wings_server.flight.share_stream import ServedStream
-from wings_server.flight_sql import FlightSql, is_flight_sql
-from wings_server.flight_sql.ingest import PlainRows
+from wings_server.flight_sql import is_flight_sql
 from wings_server.gate import Gate, with_similar
 from wings_server.metrics import Metrics
 from wings_server.quotas import counted, using
 from wings_server.resources import RPC_SHARE, connections_max
 from wings_server.served_log import ServedLog, encoded
 from wings_server.tls import Tls
+
+if TYPE_CHECKING:
+    from wings_server.flight_sql.ingest import PlainRows
+    from wings_server.flight_sql.service import FlightSql
 
 SHUTDOWN_SECONDS_MAX = 1.0
 """Longest wait for pyarrow's `shutdown`, which blocks while any stream is open."""
@@ -96,7 +99,6 @@ class FlightService(flight.FlightServerBase):
         self._addresses = addresses
         self._metrics = metrics or Metrics()
         self._watch = ClientWatch()
-        self._flight_sql = FlightSql(log, gate)
         self._stopping = threading.Event()
         self._lookout = Lookout()
         self._share_streams = _ShareStreams()
@@ -157,7 +159,7 @@ class FlightService(flight.FlightServerBase):
                 named = caller_of(context).schema_name
                 quotas = self._gate.push_quotas(principal, usage)
 
-                def pushed(command: PutCommand, rows: PlainRows, answers: Any) -> None:
+                def pushed(command: PutCommand, rows: "PlainRows", answers: Any) -> None:
                     put = Put(self._log, command, self._metrics, principal.ended, quotas)
                     put.run(rows, answers, self._stopping, room_of(context), self._lookout)
 
@@ -270,6 +272,13 @@ class FlightService(flight.FlightServerBase):
         self._watch.join()
         self._lookout.stop()
         self._connections.stop()
+
+    @cached_property
+    def _flight_sql(self) -> "FlightSql":
+        from wings_server.flight_sql.service import FlightSql  # Loads Protocol Buffers.
+
+        # One, though several first calls may get here: it knows what runs.
+        return vars(self).setdefault("_flight_sql", FlightSql(self._log, self._gate))
 
     def _locations(self) -> list[str]:
         return [f"{self._scheme}://{address}" for address in self._addresses()]

@@ -24,10 +24,7 @@ from wings_core.contracts.messages import JSON_BYTES_MAX, Message, to_bytes
 from wings_core.errors import InvalidArgument
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.protocol.flight_sql import flight_sql_pb2 as pb
-
-_PREFIX = "type.googleapis.com/arrow.flight.protocol.sql."
-
-_MARK = _PREFIX.encode()
+from wings_server.flight_sql import PREFIX
 
 M = TypeVar("M", bound=ProtoMessage)
 
@@ -208,12 +205,6 @@ def _sample(kind: Any) -> Any:
     return _SAMPLES[str(kind)]
 
 
-def is_flight_sql(raw: "bytes | pa.Buffer | None") -> bool:
-    """Return whether a command or ticket is a message of Flight SQL instead of JSON."""
-    # After the field's number and length.
-    return raw is not None and bytes(memoryview(raw)[:80]).find(_MARK) in (2, 3)
-
-
 def unpack(raw: "bytes | pa.Buffer | None") -> ProtoMessage:
     """Return the message in an Any.
 
@@ -225,7 +216,7 @@ def unpack(raw: "bytes | pa.Buffer | None") -> ProtoMessage:
     packed = AnyMessage()
     try:
         packed.ParseFromString(to_bytes(raw))
-        name = packed.type_url.removeprefix(_PREFIX)
+        name = packed.type_url.removeprefix(PREFIX)
         if name not in pb.DESCRIPTOR.message_types_by_name or name == packed.type_url:
             raise InvalidArgument(f"Flight SQL's {name!r:.80} is not supported")
         found: ProtoMessage = getattr(pb, name)()

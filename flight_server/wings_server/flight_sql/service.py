@@ -4,7 +4,7 @@
 # pyright: reportDeprecated=false
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -33,13 +33,6 @@ from wings_server.flight_sql.ingest import CountedRows, PlainRows, creation_of, 
 from wings_server.flight_sql.messages import Handle, pack, sample_of, sent_as, unpack, unpack_as
 from wings_server.gate import Gate
 from wings_server.served_log import ServedLog
-
-ACTIONS: Mapping[str, str] = {
-    "CreatePreparedStatement": "Flight SQL: prepare a statement.",
-    "ClosePreparedStatement": "Flight SQL: close a prepared statement.",
-    "CancelQuery": "Flight SQL: cancel a query that this process runs.",
-}
-"""Descriptions of the actions, by name."""
 
 PutRows = Callable[[PutCommand, PlainRows, Any], None]
 """Pushes rows; the last argument receives the results."""

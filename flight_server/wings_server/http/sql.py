@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,17 +20,19 @@ from wings_core.fetch.fetcher import Cancel
 from wings_core.json_rows import encode_rows_within
 from wings_core.json_rows.encode import csv_head, csv_rows
 from wings_core.schemas import FieldSpec
-from wings_core.sql import Query
 from wings_core.times import Deadline
 from wings_core.type_names import type_name
 from wings_server.flight.do_get import open_sql
 from wings_server.http.service import HttpService, principal_of
 from wings_server.http.wire import Body, JsonAnswer
 
+if TYPE_CHECKING:
+    from wings_core.sql import Query
+
 ARROW = "application/vnd.apache.arrow.stream"
 CSV = "text/csv"
 
-Encoder = Callable[[Query, int], bytes]
+Encoder = Callable[["Query", int], bytes]
 """Encodes a query's rows within a number of bytes."""
 
 
@@ -110,7 +112,7 @@ class SqlEndpoint:
         return found
 
 
-def _encoded(opened: Callable[[], Query], encode: Encoder, bytes_max: int) -> bytes:
+def _encoded(opened: "Callable[[], Query]", encode: Encoder, bytes_max: int) -> bytes:
     with closing(opened()) as query:
         return encode(query, bytes_max)
 
@@ -130,7 +132,7 @@ def _wanted(accept: str) -> tuple[str, Encoder]:
 _QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
 
 
-def _json(query: Query, bytes_max: int) -> bytes:
+def _json(query: "Query", bytes_max: int) -> bytes:
     fields = [
         {"name": field.name, "type": type_name(field.type), "nullable": True}
         for field in _fields(query.schema)
@@ -145,7 +147,7 @@ def _json(query: Query, bytes_max: int) -> bytes:
     return b"".join([*pieces, b"]}"])
 
 
-def _csv(query: Query, bytes_max: int) -> bytes:
+def _csv(query: "Query", bytes_max: int) -> bytes:
     pieces = [csv_head(query.schema)]
     for batch in _within(query, bytes_max):
         pieces.append(csv_rows(batch))
@@ -153,7 +155,7 @@ def _csv(query: Query, bytes_max: int) -> bytes:
     return b"".join(pieces)
 
 
-def _arrow(query: Query, bytes_max: int) -> bytes:
+def _arrow(query: "Query", bytes_max: int) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, query.schema) as writer:
         for batch in _within(query, bytes_max):
@@ -164,7 +166,7 @@ def _arrow(query: Query, bytes_max: int) -> bytes:
 _ENCODERS: dict[str, Encoder] = {"application/json": _json, CSV: _csv, ARROW: _arrow}
 
 
-def _within(query: Query, bytes_max: int) -> Iterator[pa.RecordBatch]:
+def _within(query: "Query", bytes_max: int) -> Iterator[pa.RecordBatch]:
     """Yield non-empty batches; raises if the result is larger than a response."""
     size = 0
     for batch in query.batches():

@@ -386,7 +386,8 @@ READS_NOTHING = {"duckdb", "grpc", "wings_server"}
         ),
         (
             SERVE,
-            {"duckdb", "fastapi", "grpc", "numpy", "pandas", "rich", "wings_core.metadata.remote"},
+            {"duckdb", "fastapi", "google.protobuf", "grpc", "numpy", "pandas", "pyarrow.compute"}
+            | {"pyarrow.parquet", "rich", "wings_core.metadata.remote", "wings_core.sql"},
         ),
     ],
     ids=["help", "fetch", "serve"],

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.metadata.waiting import Wake
 from wings_core.model import (
     CommitBatch,
@@ -124,7 +124,7 @@ def numbered(starts: "pa.Array[Any]") -> "pa.Array[Any]":
     Args:
         starts: Which values begin one, the first at least.
     """
-    return pc.subtract(cast("Any", pc).cumulative_sum(starts.cast(_INT)), 1)
+    return pc.subtract(pc.cumulative_sum(starts.cast(_INT)), 1)
 
 
 def integers(column: "pa.Array[Any]") -> list[int]:

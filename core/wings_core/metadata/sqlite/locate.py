@@ -7,9 +7,9 @@ from contextlib import closing
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv
 
+from wings_core.arrow_compute import pc
 from wings_core.errors import OffsetOutOfRange, TopicNotFound
 from wings_core.metadata.interfaces import LOCATIONS_MAX, OFFSET_MAX
 from wings_core.metadata.interfaces.offset_registry import (

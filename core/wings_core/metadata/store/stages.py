@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from wings_core.errors import InvalidArgument, TopicNotFound
 from wings_core.metadata.checks import check_id, check_publish, check_text
@@ -56,7 +56,9 @@ from wings_core.partitions import Partition
 PAGES_READ = 1_000
 """Pages that are moved at a time, so that memory does not grow with the publish."""
 
-_RANGES = TypeAdapter(list[tuple[str, Partition, int, int]])
+_RANGES: TypeAdapter[list[tuple[str, Partition, int, int]]] = TypeAdapter(
+    list[tuple[str, Partition, int, int]], config=ConfigDict(defer_build=True)
+)
 """The form in which results are stored: topic's name, partition, first and last offset."""
 
 _STAGED = """

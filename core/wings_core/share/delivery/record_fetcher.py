@@ -18,8 +18,8 @@ from threading import BoundedSemaphore
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from wings_core.arrow_compute import pc
 from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import (
     InvalidArgument,
@@ -68,7 +68,6 @@ CHUNK_BYTES_MAX = 1024 * 1024
 _TICKS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _INT64_MAX = (1 << 63) - 1
 
-_compute = cast("Any", pc)  # The stubs do not know the functions used.
 
 _logger = logging.getLogger(__name__)
 
@@ -396,15 +395,15 @@ def microseconds(times: "pa.Array[Any]") -> pa.Int64Array:
     unit = str(times.type.unit)
     ticks = times.cast(pa.int64())
     if unit == "ns":
-        down = _compute.divide(ticks, 1_000)  # Rounds towards zero.
-        above = _compute.greater(_compute.subtract(ticks, _compute.multiply(down, 1_000)), 0)
-        return _compute.add(down, above.cast(pa.int64()))
+        down = pc.divide(ticks, 1_000)  # Rounds towards zero.
+        above = pc.greater(pc.subtract(ticks, pc.multiply(down, 1_000)), 0)
+        return pc.add(down, above.cast(pa.int64()))
     each = _TICKS_US[unit]
     most = _INT64_MAX // each
-    bounded = _compute.max_element_wise(
-        _compute.min_element_wise(ticks, most, skip_nulls=False), -most, skip_nulls=False
+    bounded = pc.max_element_wise(
+        pc.min_element_wise(ticks, most, skip_nulls=False), -most, skip_nulls=False
     )
-    return _compute.multiply(bounded, each)
+    return pc.multiply(bounded, each)
 
 
 class ChunksReadAhead:
@@ -493,7 +492,5 @@ def _within(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     if offsets[-1].as_py() - offsets[0].as_py() == len(offsets) - 1:
         skipped = max(0, first - offsets[0].as_py())
         return batch.slice(skipped, max(0, last - offsets[0].as_py() + 1 - skipped))
-    wanted = _compute.and_(
-        _compute.greater_equal(offsets, first), _compute.less_equal(offsets, last)
-    )
+    wanted = pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last))
     return batch.filter(wanted)

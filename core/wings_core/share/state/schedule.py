@@ -7,12 +7,11 @@ import heapq
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from wings_core.arrow_compute import pc
 
 SCHEDULED_MAX = 1_000_000
 """Messages of one partition that wait for their times; beyond so many, none is looked at."""
-
-_compute = cast("Any", pc)  # The stubs know of no comparison with a number.
 
 
 class Schedule:
@@ -37,8 +36,8 @@ class Schedule:
         """Add messages from an offset on, of which those wait that have a time."""
         offsets = cast("Any", pa).arange(first, first + len(times))
         waiting = times.is_valid()
-        times, offsets = _compute.filter(times, waiting), _compute.filter(offsets, waiting)
-        order = _compute.sort_indices(times)
+        times, offsets = pc.filter(times, waiting), pc.filter(offsets, waiting)
+        order = pc.sort_indices(times)
         self.messages += len(times)
         self._push(times.take(order), offsets.take(order))
 
@@ -47,7 +46,7 @@ class Schedule:
         due: list[int] = []
         while self._chunks and self._chunks[0][0] <= now_us:
             _, _, times, offsets = heapq.heappop(self._chunks)
-            count = _compute.sum(_compute.less_equal(times, now_us)).as_py()
+            count = pc.sum(pc.less_equal(times, now_us)).as_py()
             due += cast("list[int]", offsets.slice(0, count).to_pylist())
             self._push(times.slice(count), offsets.slice(count))
         self.messages -= len(due)
@@ -63,8 +62,8 @@ class Schedule:
         """Forget the messages before an offset, which the log has no more."""
         chunks, self._chunks, self.messages = self._chunks, [], 0
         for _, _, times, offsets in chunks:
-            kept = _compute.greater_equal(offsets, offset)
-            times, offsets = _compute.filter(times, kept), _compute.filter(offsets, kept)
+            kept = pc.greater_equal(offsets, offset)
+            times, offsets = pc.filter(times, kept), pc.filter(offsets, kept)
             self.messages += len(times)
             self._push(times, offsets)
 
@@ -76,8 +75,8 @@ class Schedule:
 
 def runs_of(times: pa.Int64Array, now_us: int) -> list[tuple[int, int, bool]]:
     """Return runs `[first, last]` of rows, and whether their time has come; a null's has."""
-    due = _compute.fill_null(_compute.less_equal(times, now_us), True)
-    encoded = _compute.run_end_encode(due)
+    due = pc.fill_null(pc.less_equal(times, now_us), True)
+    encoded = pc.run_end_encode(due)
     first, runs = 0, list[tuple[int, int, bool]]()
     for end, is_due in zip(encoded.run_ends.to_pylist(), encoded.values.to_pylist(), strict=True):
         runs.append((first, end - 1, is_due))
