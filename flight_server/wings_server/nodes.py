@@ -351,4 +351,7 @@ def _error_of(error: flight.FlightError, address: str) -> WingsError:
     try:
         return error_from_json(json.loads(error.extra_info))
     except ValueError:
-        return Unavailable(f"the node {address}: {error!s:.200}")
+        why = f"{error!s:.200}"
+        if "certificate verify failed" in str(error):
+            why = "its certificate is not trusted here: name its authority by --cluster-ca"
+        return Unavailable(f"the node {address}: {why}")

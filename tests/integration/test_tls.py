@@ -32,12 +32,14 @@ from typer.testing import CliRunner
 from waiting import until
 
 import wings_client
+from wings_core.contracts.actions import ListTopics
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.security.tokens import PeerAccess
 from wings_server import certificates
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener
+from wings_server.nodes import GroupNode
 from wings_server.settings import Address, MetadataSettings, Settings, load
 from wings_server.testing import (
     RunningServer,
@@ -170,6 +172,16 @@ def test_what_keeps_a_connection_from_being_made_is_named(
     said = done.stdout.splitlines()
     for line, (endpoint, _, expected) in zip(said, cases, strict=True):
         assert re.match(expected, line), (endpoint, line)
+
+
+def test_a_node_says_how_another_is_to_be_trusted(
+    secured: ServerProcess, server: RunningServer
+) -> None:
+    groups = server.server.log.consumer_groups
+    assert groups is not None
+    node = GroupNode(server.server.log, groups.node, PeerAccess(), tls=True)
+    with closing(node), pytest.raises(Unavailable, match="not trusted here: name its"):
+        node.call(secured.flight.partition("//")[2], "list-topics", ListTopics())
 
 
 def test_commands_say_what_keeps_a_connection_from_being_made(
