@@ -260,21 +260,21 @@ def test_an_error_that_a_cancelled_task_would_raise_is_told_to_the_next(
             await client.share_consumer("late", topic, max_messages=1) as consumer,
         ):
             held = await anext(consumer)
-            monkeypatch.setattr(ShareEngine, call, late)
-            entry = acceptance(held)
-            assert wings.acknowledge_messages("late", topic, consumer.member, [entry]) == [None]
-            if call == "flush":
-                await consumer.accept(held, wait=False)
-                task = asyncio.ensure_future(consumer.flush())
-            else:
-                task = asyncio.ensure_future(anext(consumer))
-                assert await asyncio.to_thread(begun.wait, 30)
-                await consumer.accept(held, wait=False)
-            assert await asyncio.to_thread(done.wait, 30)
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            monkeypatch.setattr(ShareEngine, call, original)
+            with monkeypatch.context() as delayed:
+                delayed.setattr(ShareEngine, call, late)
+                entry = acceptance(held)
+                assert wings.acknowledge_messages("late", topic, consumer.member, [entry]) == [None]
+                if call == "flush":
+                    await consumer.accept(held, wait=False)
+                    task = asyncio.ensure_future(consumer.flush())
+                else:
+                    task = asyncio.ensure_future(anext(consumer))
+                    assert await asyncio.to_thread(begun.wait, 30)
+                    await consumer.accept(held, wait=False)
+                assert await asyncio.to_thread(done.wait, 30)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             is_cancelled.set()
             with pytest.raises(InvalidRecordState):
                 await consumer.flush()

@@ -112,8 +112,18 @@ reads_itself = pytest.mark.parametrize("connect", ["sync"], indirect=True)
 
 
 @pytest.fixture
+def watch_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets how often the watchdog looks for a thread that reads for too long."""
+    return lambda seconds: monkeypatch.setattr(_share_stream, "WATCH_SECONDS", seconds)
+
+
+@pytest.fixture
 def read_quickly(
-    monkeypatch: pytest.MonkeyPatch, calls: Calls, wings: Client, topic: Topic
+    monkeypatch: pytest.MonkeyPatch,
+    watch_seconds: Callable[[float], None],
+    calls: Calls,
+    wings: Client,
+    topic: Topic,
 ) -> Callable[[ShareConsumer], threading.Event]:
     """Has a consumer read its stream itself; returns an event that is set when it next reads so."""
     readers: list[threading.Thread] = []
@@ -123,13 +133,13 @@ def read_quickly(
 
     def read_quickly(consumer: ShareConsumer) -> threading.Event:
         # A busy machine is no reason to take over; a wait without end is.
-        monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 1.0)
+        watch_seconds(1.0)
         while threading.current_thread() not in readers:
             wings.push(topic, {"n": [0]})
             consumer.accept(next(consumer))
         while wings.share_group("billing", topic).partitions[0].lag:
             consumer.accept(next(consumer))
-        monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 0.05)
+        watch_seconds(0.05)
         begun = threading.Event()
         calls.before(_share_stream.ShareStream, "read", lambda *_: begun.set())
         return begun
@@ -368,11 +378,11 @@ def test_a_caller_that_reads_for_other_threads_times_out(
     wings: Client,
     topic: Topic,
     read_quickly: Callable[[ShareConsumer], threading.Event],
-    monkeypatch: pytest.MonkeyPatch,
+    watch_seconds: Callable[[float], None],
 ) -> None:
     with wings.share_consumer("billing", topic, max_messages=1, timeout=5) as consumer:
         begun = read_quickly(consumer)
-        monkeypatch.setattr(_share_stream, "WATCH_SECONDS", 1.0)
+        watch_seconds(1.0)
         wings.push(topic, {"n": [0]})
         held, ended = next(consumer), threading.Event()
         begun.clear()

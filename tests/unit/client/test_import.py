@@ -52,7 +52,3 @@ def test_names_are_loaded_from_where_type_checkers_see_them() -> None:
         assert getattr(wings_client, module).__name__ == f"wings_client.{module}"
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         getattr(wings_client, "nothing")  # noqa: B009 - a checker would refuse it otherwise.
-
-
-def test_every_name_can_be_imported_by_a_star() -> None:
-    loaded_by("from wings_client import *; AsyncClient, Client, TopicNotFound, connect")

@@ -146,10 +146,14 @@ def test_requests_are_counted(objects: ObjectStore) -> None:
     assert counts["read"].failures == 0
 
 
-def test_an_outage_ends_with_a_success_and_that_of_refused_puts_with_a_put(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def is_outage_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have one failure be an outage."""
     monkeypatch.setattr("wings_core.storage.objects.interfaces.OUTAGE_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("is_outage_at_once")
+def test_an_outage_ends_with_a_success_and_that_of_refused_puts_with_a_put() -> None:
     counts = ObjectCounts("s3://b")
 
     def attempt(operation: Operation, error: Exception | None = None) -> str | None:
@@ -168,10 +172,10 @@ def test_an_outage_ends_with_a_success_and_that_of_refused_puts_with_a_put(
     assert attempt("put") is None
 
 
+@pytest.mark.usefixtures("is_outage_at_once")
 def test_an_outage_ends_with_a_check_and_that_of_refused_puts_with_one_of_writes(
-    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    objects: ObjectStore,
 ) -> None:
-    monkeypatch.setattr("wings_core.storage.objects.interfaces.OUTAGE_SECONDS", 0.0)
     counts, operations = objects.counts, list[Operation](("read", "put"))
     objects.put("a", [b"x"])
     for operation in operations:
@@ -184,10 +188,10 @@ def test_an_outage_ends_with_a_check_and_that_of_refused_puts_with_one_of_writes
     assert counts.outage is None
 
 
+@pytest.mark.usefixtures("is_outage_at_once")
 def test_an_outage_for_lack_of_space_ends_with_room_for_what_found_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wings_core.storage.objects.interfaces.OUTAGE_SECONDS", 0.0)
     store, free = DirectoryObjects(tmp_path), 999
 
     def free_bytes(_: Path) -> int:
