@@ -142,7 +142,7 @@ class Settings(BaseModel):
     prefix are ignored, as they may belong to other programs of Wings.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     data_dir: PathSetting = Path("wings-data")
     metadata_url: MetadataUrl | None = None
