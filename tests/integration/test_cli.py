@@ -1200,6 +1200,9 @@ def test_a_shorter_retention_that_deletes_messages_is_asked_for(
         assert re.fullmatch(rf"{asked}about 6 messages of \d+ bytes\n", would)
         would = wings(*alter, "retention_ms=7000000", "--dry-run").out
         assert would == f"{asked}no message\n"
+        for bad in ("retention_ms=true", "retention=1"):  # Before anything is asked.
+            refused = wings(*alter, "retention_bytes=1", "--set", bad, "--dry-run")
+            assert (refused.status, refused.out) == (1, "")
         assert client.topic(topic).config["retention_ms"] == 7_200_000
         assert wings(*alter, "retention_ms=null").status == 0
         for longest in (10**14, 2**63 - 1):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, PartitionState, Topic
+from wings_client._arguments import build
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected, connected_transport, short_name
 from wings_client.cli.options import (
@@ -41,7 +42,7 @@ from wings_client.cli.values import (
     printable,
 )
 from wings_core.arrow_types import fields_of
-from wings_core.contracts.actions import TopicBody
+from wings_core.contracts.actions import AlterTopic, TopicBody
 from wings_core.kafka_topics import BINARY_SCHEMA, PARTITION_COLUMN, topic_id_of
 from wings_core.partitions import JsonScalar
 from wings_core.type_names import type_name
@@ -290,6 +291,7 @@ def alter(
     for field in (*added.values(), *widened.values()):
         if not field.nullable:
             raise typer.BadParameter(f"column {field.name!r:.80}: leave out 'not null'")
+    build(AlterTopic, "alter_topic", topic=name, config=config)  # Refused before it is asked for.
     with connected(endpoint, name) as client:
         gone = "" if yes and not dry_run else _deleted_by(client, client.topic(name), config)
         if (gone or dry_run) and not goes_on(
