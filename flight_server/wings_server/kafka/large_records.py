@@ -39,10 +39,7 @@ _POSITIVE = (1 << 63) - 1
 _SIGNED = np.array([byte >> 1 ^ -(byte & 1) for byte in range(128)], np.int64)
 """The signed numbers of varints of one byte."""
 
-_LOW, _SHIFT = np.uint64(0x7F), np.uint64(7)
-
-_NOTHING = pa.scalar(b"", pa.binary())
-_NO_HEADERS = pa.scalar(b"\0", pa.binary())
+_NO_HEADERS: Column = pa.array([b"\0"], pa.binary())
 
 
 def decode(head: Head, body: memoryview) -> Records:
@@ -190,7 +187,7 @@ def _headers(
 
 
 class _Varints(NamedTuple):
-    """A signed varint for each record."""
+    """A signed varint for each record, or one that all have."""
 
     bits: Any
     """The numbers in zigzag form, unsigned."""
@@ -199,93 +196,111 @@ class _Varints(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Ints) -> Self:
+        if (numbers == numbers[0]).all():
+            numbers = numbers[:1]
         bits = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
-        sizes, bound, most = np.ones(len(bits), np.int64), 1 << 7, int(bits.max())
+        sizes, bound, most = np.ones(len(bits), np.uint8), 1 << 7, int(bits.max())
         while most >= bound:
-            sizes += bits >= np.uint64(bound)
+            sizes += (bits >= bound).view(np.uint8)
             bound <<= 7
         return cls(bits, sizes)
 
 
-def encode(records: Records) -> bytearray:
-    """Return records as a batch at offset 0, with its head; see `records.encode`."""
+def encode(base_offset: int, records: Records) -> bytes:
+    """Return records as a batch, with its head; see `records.encode`."""
     times = records.timestamps
     count, first, last = len(times), int(times[0]), int(times.max())
     key_lengths, value_lengths = _lengths(records.key), _lengths(records.value)
-    attributes = np.zeros(count, np.int64)
-    numbers = (attributes, times - first, np.arange(count), key_lengths)
+    numbers = (np.zeros(1, np.int64), times - first, np.arange(count), key_lengths)
     before_key = [*map(_Varints.of, numbers)]
     before_value = _Varints.of(value_lengths)
     tail, tail_sizes = _encoded_headers(records.headers)
     sizes = sum([each.sizes for each in before_key], before_value.sizes + tail_sizes)
-    sizes += np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0)
+    sizes = sizes + np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0)
     heads = [_Varints.of(sizes), *before_key]
     if key_lengths.max() <= 0:
-        joined = _join(_joined(*heads, before_value), records.value, tail)
+        pieces = [_joined(count, *heads, before_value), records.value, tail]
     else:
-        joined = _join(_joined(*heads), records.key, _joined(before_value), records.value, tail)
-    checked = CHECKED_HEAD.pack(0, count - 1, first, last, -1, -1, -1, count) + _bytes_of(joined)
-    batch = bytearray(UNCHECKED_HEAD.size + len(checked))
-    checksum = google_crc32c.value(checked)
-    UNCHECKED_HEAD.pack_into(batch, 0, 0, len(batch) - LENGTH_FROM, -1, 2, checksum)
-    batch[UNCHECKED_HEAD.size :] = checked
-    return batch
+        before = _joined(count, *heads), records.key, _joined(count, before_value)
+        pieces = [*before, records.value, tail]
+    joined = _interleaved(count, *pieces)
+    body = _bytes_of(joined)
+    checked = CHECKED_HEAD.pack(0, count - 1, first, last, -1, -1, -1, count)
+    checksum = google_crc32c.extend(google_crc32c.value(checked), np.frombuffer(body, np.uint8))
+    length = UNCHECKED_HEAD.size + len(checked) + len(body) - LENGTH_FROM
+    return b"".join((UNCHECKED_HEAD.pack(base_offset, length, -1, 2, checksum), checked, body))
 
 
-def _encoded_headers(headers: Column) -> tuple[Any, Ints | int]:
+def _encoded_headers(headers: Column) -> tuple[Column, Ints | int]:
     """Return the count and the headers of each record as bytes, and their sizes."""
     found = headers.flatten()
     if not len(found):
         return _NO_HEADERS, 1
     counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False)
     keys, values = (found.field(0).cast(pa.binary()), found.field(1))
-    key_lengths, value_lengths = (_Varints.of(_lengths(each)) for each in (keys, values))
-    texts = _join(_joined(key_lengths), keys, _joined(value_lengths), values)
-    text_offsets = offsets_of(texts)
-    slots = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=slots[1:])
-    of_record = pa.Array.from_buffers(
-        pa.binary(),
-        len(counts),
-        [None, _buffer(np.ascontiguousarray(text_offsets[slots])), texts.buffers()[2]],
+    key_lengths, value_lengths = (
+        _joined(len(found), _Varints.of(_lengths(each))) for each in (keys, values)
     )
-    encoded = _join(_joined(_Varints.of(counts.astype(np.int64))), of_record)
+    texts = _interleaved(len(found), key_lengths, keys, value_lengths, values)
+    slots = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(4 * counts, out=slots[1:])
+    of_record = _cut(texts, slots)
+    before = _joined(len(counts), _Varints.of(counts.astype(np.int64)))
+    pairs = _interleaved(len(counts), before, of_record)
+    encoded = _cut(pairs, np.arange(0, len(pairs) + 1, 2))
     return encoded, pc.binary_length(encoded).to_numpy().astype(np.int64)
+
+
+def _cut(texts: Column, slots: Ints) -> Column:
+    """Return runs of byte strings, each from one slot to the next, as one string each."""
+    offsets = _buffer(np.ascontiguousarray(offsets_of(texts)[slots]))
+    return pa.Array.from_buffers(
+        pa.binary(), len(slots) - 1, [None, offsets, texts.buffers()[2]]
+    )
 
 
 def _lengths(column: Column) -> Ints:
     """Return the byte lengths of a binary column, -1 for nulls."""
+    if column.null_count == len(column):
+        return np.full(1, -1)
     lengths = pc.binary_length(column)
     if column.null_count:
         lengths = lengths.fill_null(-1)
     return lengths.to_numpy().astype(np.int64)
 
 
-def _joined(*fields: _Varints) -> Column:
+def _joined(count: int, *fields: _Varints) -> Column:
     """Return, for each record, its varints one after another."""
-    offsets = np.zeros(len(fields[0].bits) + 1, np.int32)
-    np.cumsum(sum(each.sizes for each in fields), out=offsets[1:])
-    data = np.empty(offsets[-1], np.uint8)
-    at = offsets[:-1].astype(np.int64)
+    offsets = np.zeros(count + 1, np.int32)
+    offsets[1:] = sum([each.sizes for each in fields])
+    np.cumsum(offsets, out=offsets)
+    data = np.empty((count, sum([int(each.sizes.max()) for each in fields])), np.uint8)
+    used = np.ones(data.shape, np.bool_)
+    column = 0
     for bits, sizes in fields:
-        place, left, more = at, bits, sizes - 1
-        while True:
-            goes_on = more > 0
-            data[place] = (left & _LOW).astype(np.uint8) | goes_on.view(np.uint8) << 7
-            if not goes_on.any():
-                break
-            if not goes_on.all():
-                place, left, more = place[goes_on], left[goes_on], more[goes_on]
-            place, left, more = place + 1, left >> _SHIFT, more - 1
-        at = at + sizes
-    buffers = [None, _buffer(offsets), _buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+        data[:, column] = bits
+        for number in range(1, int(sizes.max())):
+            more = sizes > number
+            data[:, column] |= more.view(np.uint8) << 7
+            column += 1
+            data[:, column] = bits >> 7 * number
+            used[:, column] = more
+        column += 1
+    buffers = [None, _buffer(offsets), _buffer(data[used])]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-def _join(*columns: Any) -> Column:
-    return pc.binary_join_element_wise(
-        *columns, _NOTHING, null_handling="replace", null_replacement=b""
-    )
+def _interleaved(count: int, *columns: Column) -> Column:
+    """Return the first value of each column, then the second, and so on; of a single one that."""
+    places = np.empty((count, len(columns)), np.int32)
+    before = 0
+    for number, column in enumerate(columns):
+        places[:, number] = before
+        if len(column) > 1:
+            places[:, number] += np.arange(count, dtype=np.int32)
+        before += len(column)
+    joined: Any = pa.concat_arrays([*columns])
+    return joined.take(pa.array(places.ravel()))
 
 
 def _bytes_of(column: Column) -> memoryview:

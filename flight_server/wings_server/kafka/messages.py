@@ -238,8 +238,9 @@ def _respond(head: Head, values: Values) -> bytes:
     out.write(bytes(_LENGTH.size))
     write_header(out, head.correlation_id)
     write_body(out, build(values))
-    frame = out.getbuffer()
-    _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
+    size = out.tell()
+    out.seek(0)
+    out.write(_LENGTH.pack(size - _LENGTH.size))
     return out.getvalue()
 
 

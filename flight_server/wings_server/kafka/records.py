@@ -54,7 +54,6 @@ TIMESTAMP_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, which all readers of a topic can print."""
 
 _LOG_APPEND_TIME, _CONTROL = 0x08, 0x20
-_BASE_OFFSET = struct.Struct(">q")
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
 _CHUNK_BYTES = struct.Struct(">i")
@@ -100,7 +99,7 @@ def decode(
     return Decoded(head, records)
 
 
-def encode(base_offset: int, records: Records) -> bytearray:
+def encode(base_offset: int, records: Records) -> bytes | bytearray:
     """Return records as one uncompressed batch of no producer.
 
     Args:
@@ -108,9 +107,7 @@ def encode(base_offset: int, records: Records) -> bytearray:
         records: At least one.
     """
     codec = large_records if len(records.value) >= LARGE_RECORDS_MIN else small_records
-    batch = codec.encode(records)
-    _BASE_OFFSET.pack_into(batch, 0, base_offset)
-    return batch
+    return codec.encode(base_offset, records)
 
 
 def rows_of(records: Records, partition: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -51,8 +51,9 @@ WRITERS = 8
 DECODERS = 2
 """Most of them that decode at a time, so that the event loop gets its turn."""
 
-CHUNK_BYTES_MAX = MIB
-"""Size in which the log is read: what most clients take of a partition at a time."""
+CHUNK_BYTES_MAX = 2 * MIB
+"""Size in which the log is read: twice what most clients take of a partition at a time, so that its
+records, which are smaller when encoded, are one batch."""
 
 FRAME_BYTES_MORE = MIB
 """Bytes of a frame beyond those of its largest batch."""

@@ -61,8 +61,8 @@ def decode(head: Head, body: memoryview) -> Records:
     )
 
 
-def encode(records: Records) -> bytearray:
-    """Return records as a batch at offset 0, with its head; see `records.encode`."""
+def encode(base_offset: int, records: Records) -> bytearray:
+    """Return records as a batch, with its head; see `records.encode`."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, *_NO_PRODUCER, _UNBOUNDED)
     keys, values = values_of(records.key), values_of(records.value)
     headers = _headers_of(records.headers)
@@ -72,13 +72,14 @@ def encode(records: Records) -> bytearray:
     for offset, (time, key, value) in enumerate(zip(times, keys, values, strict=True)):
         builder.append(offset, time, key, value, headers[offset] if headers else _NO_HEADERS)
     batch = builder.build()
+    head = Head(*HEAD.unpack_from(batch))._replace(base_offset=base_offset)
     if later:
-        head = Head(*HEAD.unpack_from(batch))
         first, last = head.first_timestamp - later, head.max_timestamp - later
         head = head._replace(first_timestamp=first, max_timestamp=last)
         HEAD.pack_into(batch, 0, *head)
         crc = google_crc32c.value(bytes(batch[UNCHECKED_HEAD.size :]))
-        HEAD.pack_into(batch, 0, *head._replace(crc=crc))
+        head = head._replace(crc=crc)
+    HEAD.pack_into(batch, 0, *head)
     return batch
 
 

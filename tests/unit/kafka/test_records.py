@@ -44,7 +44,7 @@ SOME = [
 
 
 def batch_of(records: list[Record]) -> bytes:
-    return bytes(small_records.encode(columns_of(records)))
+    return bytes(small_records.encode(0, columns_of(records)))
 
 
 def sealed(batch: bytes, **changes: int) -> bytes:
@@ -72,7 +72,7 @@ def refusal(batch: bytes, bytes_max: int = BYTES_MAX) -> ErrorCode:
 def test_both_codecs_write_the_same_bytes_and_read_what_a_plain_decoder_reads(
     records: list[Record],
 ) -> None:
-    small, large = (bytes(codec.encode(columns_of(records))) for codec in CODECS)
+    small, large = (bytes(codec.encode(0, columns_of(records))) for codec in CODECS)
     assert small == large
     assert plain_records(small) == records
     head, body = Head(*HEAD.unpack_from(small)), memoryview(small)[HEAD.size :]
@@ -104,7 +104,7 @@ def test_rows_of_a_topic_are_the_records_again_in_any_slice(
     count = data.draw(st.integers(1, len(records) - first))
     some = records_of(rows.slice(first, count))
     for codec in CODECS:
-        written = codec.encode(some)
+        written = codec.encode(0, some)
         assert plain_records(bytes(written)) == records[first : first + count]
     plain = [each for each in records if not each.headers]
     if plain:
