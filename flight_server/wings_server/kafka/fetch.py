@@ -36,7 +36,7 @@ from wings_server.kafka import json_records, topics
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import HEAD, Head, Request, Values, answered_again
 from wings_server.kafka.record_types import Records
-from wings_server.kafka.records import TIMESTAMP_MAX, encode, records_of, sizes_of
+from wings_server.kafka.records import TIMESTAMP_MAX, encode, ends_of, records_of
 from wings_server.kafka.service import BEHIND_MAX, KafkaService, Result
 from wings_server.shared_reads import (
     ReadEntry,
@@ -255,9 +255,9 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
         """
         room = entry.bytes_max(share) - entry.bytes
         left = self._bytes_max - self._bytes
-        sizes = np.cumsum(sizes_of(found))
-        kept = int(np.searchsorted(sizes, min(room, left), side="right"))
-        if not kept and not entry.bytes and (sizes[0] <= left or self._is_first(entry)):
+        ends = ends_of(found)
+        kept = int(np.searchsorted(ends, min(room, left), side="right"))
+        if not kept and not entry.bytes and (ends[0] <= left or self._is_first(entry)):
             kept = 1
         if kept:
             batch = encode(offset, Records(*[cast("Any", column)[:kept] for column in found]))

@@ -254,13 +254,11 @@ def _encoded_headers(headers: Column) -> tuple[Column, Ints | int]:
 def _cut(texts: Column, slots: Ints) -> Column:
     """Return runs of byte strings, each from one slot to the next, as one string each."""
     offsets = _buffer(np.ascontiguousarray(offsets_of(texts)[slots]))
-    return pa.Array.from_buffers(
-        pa.binary(), len(slots) - 1, [None, offsets, texts.buffers()[2]]
-    )
+    return pa.Array.from_buffers(pa.binary(), len(slots) - 1, [None, offsets, texts.buffers()[2]])
 
 
 def _lengths(column: Column) -> Ints:
-    """Return the byte lengths of a binary column, -1 for nulls."""
+    """Return the byte lengths of a binary column, -1 for nulls; one for all if all are null."""
     if column.null_count == len(column):
         return np.full(1, -1)
     lengths = pc.binary_length(column)

@@ -32,13 +32,14 @@ from wings_server.kafka.record_types import (
     Head,
     Ints,
     Records,
+    offsets_of,
 )
 
 pc: Any = pyarrow.compute  # Its stubs know no binary arrays in general.
 
 LARGE_RECORDS_MIN = 1_000
 """Records from which going by columns is cheaper than going by records: of 100 bytes each, 10,000
-are decoded in 5.5 ms against 8.9 and encoded in 7.6 against 16.3, and 1 in 420 µs against 62."""
+are decoded in 6.4 ms against 10.4 and encoded in 3.4 against 12.7, and 1 in 510 µs against 84."""
 
 UNFOLDED_BYTES_MIN, UNFOLDED_TIMES = 64 * 1024, 16
 """Room for unfolded records that is tried first, the latter for each compressed byte."""
@@ -147,16 +148,18 @@ def _whole_headers(headers: Column) -> Column:
     )
 
 
-def sizes_of(records: Records) -> Ints:
-    """Return about the bytes of each record in a batch."""
-    sizes = np.full(len(records.value), RECORD_BYTES_MORE, np.int64)
+def ends_of(records: Records) -> Ints:
+    """Return about where each record ends in a batch, in bytes from the first one's beginning."""
+    ends = RECORD_BYTES_MORE * np.arange(1, len(records.value) + 1)
     for column in (records.key, records.value):
-        sizes += pc.binary_length(column).fill_null(0).to_numpy()
+        offsets = offsets_of(column)
+        ends += offsets[1:] - offsets[0]
     headers = records.headers.flatten()
     if len(headers):
         counts = pc.list_value_length(records.headers).fill_null(0).to_numpy()
-        sizes += counts * (headers.nbytes // len(headers))  # As if all headers had one size.
-    return sizes
+        # As if all headers had one size.
+        ends += np.cumsum(counts) * (headers.nbytes // len(headers))
+    return ends
 
 
 def _head(data: bytes) -> Head:
