@@ -209,7 +209,9 @@ class Selection:
             schema=schema,
             stored_columns=None if stored == every else stored,
             stored_share=len(stored) / len(every),
-            wish=_wish(topic.schema, schema, wanted, row_filter, options.system_columns, many),
+            wish=_wish(
+                topic.uuid, topic.schema_version, wanted, row_filter, options.system_columns, many
+            ),
         )
 
     def filter_mask(

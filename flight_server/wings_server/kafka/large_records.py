@@ -191,8 +191,10 @@ class _Varints(NamedTuple):
 
     bits: Any
     """The numbers in zigzag form, unsigned."""
-    sizes: Ints
+    sizes: _Bytes
     """Bytes of each."""
+    width: int
+    """Most bytes of one."""
 
     @classmethod
     def of(cls, numbers: Ints) -> Self:
@@ -203,7 +205,10 @@ class _Varints(NamedTuple):
         while most >= bound:
             sizes += (bits >= bound).view(np.uint8)
             bound <<= 7
-        return cls(bits, sizes)
+        return cls(bits, sizes, bound.bit_length() // 7)
+
+
+_ZERO = _Varints.of(np.zeros(1, np.int64))
 
 
 def encode(base_offset: int, records: Records) -> bytes:
@@ -211,11 +216,11 @@ def encode(base_offset: int, records: Records) -> bytes:
     times = records.timestamps
     count, first, last = len(times), int(times[0]), int(times.max())
     key_lengths, value_lengths = _lengths(records.key), _lengths(records.value)
-    numbers = (np.zeros(1, np.int64), times - first, np.arange(count), key_lengths)
-    before_key = [*map(_Varints.of, numbers)]
+    numbers = (times - first, np.arange(count), key_lengths)
+    before_key = [_ZERO, *map(_Varints.of, numbers)]
     before_value = _Varints.of(value_lengths)
     tail, tail_sizes = _encoded_headers(records.headers)
-    sizes = sum([each.sizes for each in before_key], before_value.sizes + tail_sizes)
+    sizes: Any = sum([each.sizes for each in before_key], before_value.sizes + tail_sizes)
     sizes = sizes + np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0)
     heads = [_Varints.of(sizes), *before_key]
     if key_lengths.max() <= 0:
@@ -272,12 +277,12 @@ def _joined(count: int, *fields: _Varints) -> Column:
     offsets = np.zeros(count + 1, np.int32)
     offsets[1:] = sum([each.sizes for each in fields])
     np.cumsum(offsets, out=offsets)
-    data = np.empty((count, sum([int(each.sizes.max()) for each in fields])), np.uint8)
+    data = np.empty((count, sum([each.width for each in fields])), np.uint8)
     used = np.ones(data.shape, np.bool_)
     column = 0
-    for bits, sizes in fields:
+    for bits, sizes, width in fields:
         data[:, column] = bits
-        for number in range(1, int(sizes.max())):
+        for number in range(1, width):
             more = sizes > number
             data[:, column] |= more.view(np.uint8) << 7
             column += 1
