@@ -106,10 +106,16 @@ def add_access_options(command: Any) -> None:
     for option in endpoints:
         option.rich_help_panel = PANEL
     if endpoints:
-        app = typer.Typer(add_completion=False)
-        app.command()(_template)
-        template: Any = typer.main.get_command(app)
-        command.params += [each for each in template.params if "--endpoint" not in each.opts]
+        command.params += _access_options()
+
+
+@cache
+def _access_options() -> list[Any]:
+    """Return the options, which all commands have in common, as each takes a while to build."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_template)
+    template: Any = typer.main.get_command(app)
+    return [each for each in template.params if "--endpoint" not in each.opts]
 
 
 @cache  # Once for each file.

@@ -183,7 +183,7 @@ class PluginGroup(TyperGroup):
                 panel, line = LISTED[cmd_name]
                 return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
             else:
-                command = _load(entry_point)
+                command = load_command(entry_point)
                 _shape(ctx, command)
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
             sys.stderr.write(f"wings: {_explain(entry_point, error)}\n")
@@ -222,7 +222,13 @@ def _place(name: str) -> tuple[int, str]:
     return len(PANELS) if listed is None else PANELS.index(listed.panel), name
 
 
-def _load(entry_point: EntryPoint) -> Any:
+@cache  # What runs several commands builds each once: that takes longer than most of them run.
+def load_command(entry_point: EntryPoint) -> Any:
+    """Return the command of an entry point, with the options of the connection.
+
+    Raises:
+        TypeError: It leads to neither a function nor a `typer.Typer`.
+    """
     target = entry_point.load()
     if not isinstance(target, typer.Typer):
         if not callable(target):
