@@ -504,6 +504,7 @@ _simulated: dict[str, ModuleType] = {
         monotonic=_monotonic,
         monotonic_ns=lambda: int(_monotonic() * 1e9),
         perf_counter=_monotonic,
+        thread_time=lambda: 0.0,
         time=lambda: _time_ns() / 1e9,
         time_ns=_time_ns,
         sleep=sleep,
