@@ -21,6 +21,7 @@ from breakable_proxy import breakable
 from fix_client import EAGER, async_in_soak
 from fix_commands import Command
 from fix_metadata import Clock, RemoteOverSqlite
+from forked_commands import FORKED
 
 import wings_client
 from wings_client import AssignedSlots, Client, TopicBatch
@@ -329,7 +330,7 @@ def test_the_partitions_of_a_process_that_dies_or_stands_still_are_read_on(
             "topic", pa.schema([("key", pa.int64()), ("n", pa.int64())]), partition_key="key"
         )
         push(client, "topic", 0)
-        command = [sys.executable, "-c", MEMBER, server.flight]
+        command = [sys.executable, "-c", FORKED + MEMBER, server.flight]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             try:

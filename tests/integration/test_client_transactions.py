@@ -16,6 +16,7 @@ import pytest
 from breakable_proxy import BreakableProxy
 from fix_client import NewTopic, async_in_soak
 from flight_calls import act
+from forked_commands import FORKED
 from forked_servers import ForkedServer, ForkedServers
 from waiting import until
 
@@ -386,7 +387,7 @@ def test_whatever_is_killed_each_row_is_there_once(tmp_path: Path, count: int, k
                 client.push("in", {"n": list(range(first, first + 5))})
         for number in range(kills + 1):
             processor = subprocess.Popen(
-                [sys.executable, "-c", PROCESSOR, server.flight, str(count)],
+                [sys.executable, "-c", FORKED + PROCESSOR, server.flight, str(count)],
                 stdout=subprocess.PIPE,
             )
             assert processor.stdout is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fix_calls import Calls
+from forked_commands import FORKED
 
 from wings_core.data_directory import FORMAT_VERSION, DataDirectory
 from wings_core.errors import InvalidArgument, Unavailable
@@ -61,7 +62,7 @@ def test_closing_twice_does_nothing(tmp_path: Path) -> None:
 @pytest.mark.programs
 def test_a_directory_that_another_process_holds_is_refused_until_that_ends(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
+        [sys.executable, "-c", FORKED + HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

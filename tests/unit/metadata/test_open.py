@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fix_metadata import SCHEMA
 from fix_postgres import PASSWORD, PostgresServer
+from forked_commands import FORKED
 
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
@@ -123,7 +124,7 @@ def test_leases_of_a_killed_process_are_free_once_its_directory_is_opened(
     request: pytest.FixtureRequest, tmp_path: Path, of_postgres: bool
 ) -> None:
     url = request.getfixturevalue("url") if of_postgres else ""
-    command = [sys.executable, "-c", LEASE, str(tmp_path), url, *LEASES]
+    command = [sys.executable, "-c", FORKED + LEASE, str(tmp_path), url, *LEASES]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
