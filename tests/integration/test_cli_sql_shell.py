@@ -16,7 +16,6 @@ from fix_client import NewTopic
 
 import wings_client
 from wings_client import Client
-from wings_client.cli.sql_shell import is_open, name_in_sql, split_statements
 from wings_server.testing import RunningServer
 
 _CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()].|\x1b[=>]|\r")
@@ -85,6 +84,9 @@ def terminal(server: RunningServer, tmp_path: Path) -> Iterator[Terminal]:
 def test_statements_and_commands_are_typed_at_a_terminal(
     wings: Client, new_topic: NewTopic, terminal: Terminal, tmp_path: Path
 ) -> None:
+    # Imported by tests, as it takes a while, and each process that shares them collects them all.
+    from wings_client.cli.sql_shell import name_in_sql
+
     topic = new_topic("origin: string", "delay: int64")
     wings.push(topic, [{"origin": f"from-{n}", "delay": n} for n in range(3)])
     table = name_in_sql(topic.name.rpartition("/")[2])
@@ -131,6 +133,8 @@ def test_ctrl_c_cancels_a_statement_and_the_shell_stays(
 
 
 def test_a_statement_ends_where_no_quote_or_comment_is_open() -> None:
+    from wings_client.cli.sql_shell import is_open, split_statements
+
     assert split_statements("select 1; -- two; here\n ;;") == (["select 1"], "")
     assert split_statements("select ';', \";\", $a$;$a$ /* ; */; x") == (
         ["select ';', \";\", $a$;$a$ /* ; */"], " x",

@@ -2,12 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from wings_server.testing import running_server
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 NOTEBOOK = Path(__file__).parents[2] / "examples/flights.ipynb"
 
@@ -59,8 +61,12 @@ rows
 
 
 @pytest.fixture(scope="module")
-def executed() -> list[nbformat.NotebookNode]:
+def executed() -> "list[NotebookNode]":
     """The cells of the notebook and then those from here, as one kernel executed them."""
+    # Imported here, as it takes a while, and each process that shares the tests imports them all.
+    import nbformat
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     for cell in (CONNECTED, PUSHED, BLOCKING, SCANNED, AWAITED, BEGUN):
         notebook.cells.append(nbformat.v4.new_code_cell(cell))
@@ -71,7 +77,7 @@ def executed() -> list[nbformat.NotebookNode]:
     return notebook.cells
 
 
-def outputs(cells: list[nbformat.NotebookNode]) -> list[list[object]]:
+def outputs(cells: "list[NotebookNode]") -> list[list[object]]:
     return [
         [output.get("text") or output["data"] for output in cell.outputs]
         for cell in cells
@@ -79,13 +85,15 @@ def outputs(cells: list[nbformat.NotebookNode]) -> list[list[object]]:
     ]
 
 
-def test_the_notebook_does_what_it_shows(executed: list[nbformat.NotebookNode]) -> None:
+def test_the_notebook_does_what_it_shows(executed: "list[NotebookNode]") -> None:
+    import nbformat
+
     shown = nbformat.read(NOTEBOOK, as_version=4).cells
     assert outputs(executed[: len(shown)]) == outputs(shown)
 
 
 def test_all_calls_work_while_the_loop_of_the_kernel_runs_and_long_ones_show_their_progress(
-    executed: list[nbformat.NotebookNode],
+    executed: "list[NotebookNode]",
 ) -> None:
     pushed, blocking, scanned, awaited, begun = executed[-5:]
     assert [each.output_type for each in pushed.outputs] == ["display_data", "execute_result"]
