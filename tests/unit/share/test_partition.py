@@ -34,6 +34,17 @@ def test_after_a_collision_later_messages_are_picked_where_there_are_some() -> N
         subject.advance(2.0, 0)
 
 
+def test_what_a_collision_skips_is_picked_where_only_throttled_messages_come_after_it() -> None:
+    subject = MessageStates(0)
+    (failed,) = subject.select(10, 10, 100, 3)
+    subject.grant(*failed[:2], Lease("c", 1, "m"), 1.0, 2)
+    subject.release(0, 4, Lease("c", 1, "m"), counts=False)
+    subject.release(5, 9, Lease("c", 1, "m"))
+    subject.advance(2.0, 0)
+    (pick,) = subject.select(10, 5, 100, 3, 5, alone=False)
+    assert pick[:2] == (0, 4)
+
+
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [

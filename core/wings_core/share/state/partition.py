@@ -325,7 +325,7 @@ class MessageStates:
             last = min(log_end, first + room) - 1
             self.frontier = last + 1
             picks.append(self._pick(first, last, 0))
-        if left and not picks:
+        if skip and not ordered and not picks:
             return self.select(log_end, messages_max, in_flight_max, limit, alone=alone)
         return picks
 
