@@ -543,6 +543,19 @@ def test_a_record_larger_than_a_fetch_is_delivered(rdkafka: Rdkafka, new_topic_i
     assert [len(each.value()) for each in found] == [5, 3_000_000, 4]
 
 
+def test_of_a_log_read_anew_a_record_larger_than_a_fetch_is_delivered_before_many_small_ones(
+    tmp_path: Path, new_topic_id: str
+) -> None:
+    with running_server(tmp_path, kafka=True) as running:
+        rdkafka = Rdkafka(running.kafka)
+        rdkafka.create(new_topic_id)
+        rdkafka.produce(new_topic_id, [bytes(2_000), *[b"small"] * 400])
+    with running_server(tmp_path, kafka=True) as running:
+        small = {"fetch.max.bytes": 1_000, "message.max.bytes": 1_000}
+        found = Rdkafka(running.kafka).consume(new_topic_id, 401, **small)
+        assert [len(each.value()) for each in found] == [2_000, *[5] * 400]
+
+
 def test_offsets_are_found_by_time_and_at_both_ends(rdkafka: Rdkafka, new_topic_id: str) -> None:
     rdkafka.create(new_topic_id)
     base = int(time.time() * 1000) - 100_000

@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from wings_core.contracts.reads import ReadOptions
 from wings_core.errors import OffsetOutOfRange
 from wings_core.fetch.cursors import PartitionCursor
+from wings_core.fetch.fetcher import UNLIMITED
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.limits import MIB
@@ -36,7 +37,6 @@ from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import HEAD, Head, Request, Values, answered_again
 from wings_server.kafka.record_types import Records
 from wings_server.kafka.records import (
-    RECORD_BYTES_MIN,
     TIMESTAMP_MAX,
     encode,
     ends_of,
@@ -130,10 +130,7 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
         bytes_max = max(1, min(body.max_bytes, log.limits.http_bytes_max))
         self._seconds = min(body.max_wait.total_seconds(), WAIT_SECONDS_MAX)
         self.nothing: bytes | None = None
-        parts = [part.partition_max_bytes for each in body.topics for part in each.partitions]
-        # One of each partition, and as many of the smallest as fit: no more pages are looked up.
-        rows_max = 1 + len(parts) + max(0, min(bytes_max, sum(parts))) // RECORD_BYTES_MIN
-        state = FetchState(Deadline(arrived + self._seconds), rows_max, rows_max)
+        state = FetchState(Deadline(arrived + self._seconds), UNLIMITED, UNLIMITED)
         super().__init__(log, service.fetcher, state, bytes_max)
         self._service = service
         self._principal = principal

@@ -343,7 +343,7 @@ FOUND_BY = {
     "what another holds is accepted with those of its partition": 67,
     "what several members take is granted on a minority": 11,
     "what was refused to one of several members is leased": 7,
-    "a coordinator's leases are those of its last start": 113,
+    "a coordinator's leases are those of its last start": 1_264,
     "a stream gives credit back to a client that stands still": 1,
     "a stream counts on a lock for longer than the coordinator": 89,
     "a stream gives back what its client releases": 43,
