@@ -16,7 +16,7 @@ from functools import cache, partial
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from wings_core.errors import InvalidArgument, OutOfOrderSequence, PublishFenced, error_from_json
 from wings_core.metadata.checks import check_id
@@ -87,7 +87,7 @@ class Series:
     @staticmethod
     def from_json(sequence: int, text: str) -> "Series":
         """Return what was stored of a series, whose last batch has this sequence."""
-        stored = _STORED.validate_json(text)
+        stored = _ranges().validate_json(text)
         committed = tuple(
             AssignedRange(each.partition, each.start_offset, each.end_offset, each.timestamp)
             for each in stored
@@ -101,10 +101,7 @@ class _StoredRange(AssignedRange):
 
 
 # Adapters are built by their first use: together they would take 2 % of a server's start.
-_DEFERRED = ConfigDict(defer_build=True)
-_STORED: TypeAdapter[tuple[_StoredRange, ...]] = TypeAdapter(
-    tuple[_StoredRange, ...], config=_DEFERRED
-)
+_ranges = cache(partial(TypeAdapter[tuple[_StoredRange, ...]], tuple[_StoredRange, ...]))
 
 
 def ranges_to_json(committed: Sequence[AssignedRange]) -> str:
@@ -121,9 +118,7 @@ FLUSHES_KEPT_US = 24 * 3600 * 1_000_000
 """A writer's last flush is forgotten when it is older than this, in microseconds: far longer than
 any writer retries, so that the table is bounded by the writers of a day."""
 
-_STORED_RESULTS: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(
-    list[dict[str, Any]], config=_DEFERRED
-)
+_results = cache(partial(TypeAdapter[list[dict[str, Any]]], list[dict[str, Any]]))
 _accepted = cache(partial(TypeAdapter[Accepted], Accepted))
 _staged = cache(partial(TypeAdapter[StagedBatch], StagedBatch))
 
@@ -150,12 +145,12 @@ def is_repeat(flush_id: FlushId, last_number: int | None) -> bool:
 
 def dump_results(results: Sequence[CommitResult]) -> str:
     """Return the results of a flush as JSON, to be stored."""
-    return _STORED_RESULTS.dump_json([_dump(result) for result in results]).decode()
+    return _results().dump_json([_dump(result) for result in results]).decode()
 
 
 def load_results(stored: str) -> list[CommitResult]:
     """Return what `dump_results` was given; errors keep code, message and facts."""
-    return [_load(entry) for entry in _STORED_RESULTS.validate_json(stored)]
+    return [_load(entry) for entry in _results().validate_json(stored)]
 
 
 def _dump(result: CommitResult) -> dict[str, Any]:

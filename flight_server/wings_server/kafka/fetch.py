@@ -36,12 +36,7 @@ from wings_server.kafka import json_records, topics
 from wings_server.kafka.errors import FAILURES, KafkaError, code_of
 from wings_server.kafka.messages import HEAD, Head, Request, Values, answered_again
 from wings_server.kafka.record_types import Records
-from wings_server.kafka.records import (
-    TIMESTAMP_MAX,
-    encode,
-    ends_of,
-    records_of,
-)
+from wings_server.kafka.records import TIMESTAMP_MAX, encode, ends_of, records_of
 from wings_server.kafka.service import BEHIND_MAX, KafkaService, Result
 from wings_server.shared_reads import (
     ReadEntry,

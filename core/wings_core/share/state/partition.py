@@ -315,8 +315,9 @@ class MessageStates:
         if ordered and (self.in_flight or (self._ranges and not self._ready_head())):
             return []
         room = min(messages_max, in_flight_max - self.in_flight)
-        left = 0 if ordered else skip
-        picks, room, left = self._select_ready(room, limit, left, ordered=ordered, alone=alone)
+        if ordered:
+            skip = 0
+        picks, room, left = self._select_ready(room, limit, skip, ordered=ordered, alone=alone)
         if room > 0 and self._has_fresh(log_end):
             left = min(left, log_end - self.frontier - 1)
             if left > 0:
@@ -325,7 +326,7 @@ class MessageStates:
             last = min(log_end, first + room) - 1
             self.frontier = last + 1
             picks.append(self._pick(first, last, 0))
-        if skip and not ordered and not picks:
+        if skip and not picks:
             return self.select(log_end, messages_max, in_flight_max, limit, alone=alone)
         return picks
 
