@@ -100,12 +100,12 @@ def test_many_rows_are_fetched_in_parts(
     rdkafka: Rdkafka, client: wings_client.Client, new_topic_id: str
 ) -> None:
     client.create_topic(new_topic_id, pa.schema([("n", pa.int64()), ("text", pa.string())]))
-    rows = pa.record_batch({"n": range(50_000), "text": ["t" * 50] * 50_000})
+    rows = pa.record_batch({"n": range(10_000), "text": ["t" * 50] * 10_000})
     client.push(new_topic_id, rows)
     small: dict[str, Any] = {"fetch.max.bytes": 100_000, "max.partition.fetch.bytes": 30_000,
              "message.max.bytes": 50_000}  # fmt: skip
-    found = values_of(rdkafka.consume(new_topic_id, 50_000, **small))
-    assert [each["n"] for each in found] == list(range(50_000))
+    found = values_of(rdkafka.consume(new_topic_id, 10_000, **small))
+    assert [each["n"] for each in found] == list(range(10_000))
 
 
 def test_members_of_the_new_groups_read_a_topic_without_a_key(
