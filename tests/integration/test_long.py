@@ -286,8 +286,8 @@ class Load:
 TOPICS = ("keyed", "plain", "queue", "table", "steps", "copies", "records")
 """All move to the remote store: a segment file stays while it has a page of any of them."""
 CONFIG = {"retention_bytes": MIB, "tier_after_ms": 5_000, "segment_bytes": MIB}
-"""So little that all topics are full within half an hour: from then on a scan costs the same. A large
-push is dropped before it moves, however slow the machine is."""
+"""So little that all topics are full within half an hour: from then on a scan costs the same. A
+large push is dropped before it moves, however slow the machine is."""
 
 
 @pytest.fixture
