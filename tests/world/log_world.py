@@ -6,6 +6,7 @@
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +38,7 @@ from wings_core.metadata.sqlite import SqliteMetadata, connections, writer
 from wings_core.model import TopicConfig
 from wings_core.names import TopicName
 from wings_core.storage import disk
+from wings_core.storage.lru import Lru
 
 LIMITS = Limits(
     segment_bytes_max=64 * 1024,
@@ -64,7 +66,7 @@ LIVENESS_SECONDS = 300.0
 """Once faults have stopped, all clients are done within this time; a publish whose answer was lost
 waits for it up to 120 s."""
 
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.3
 """How often the world looks whether a machine is down, and a client whether it is up."""
 
 
@@ -75,6 +77,16 @@ def shrink_bounds() -> None:
     disk.RESERVE_STEP_BYTES = 16 * 1024
     connections.READERS_MAX = 2
     log_module.FLUSH_BYTES_MAX = FLUSH_BYTES_MAX  # pyright: ignore[reportPrivateImportUsage]
+
+
+_CACHES = [
+    each
+    for name, module in tuple(sys.modules.items())
+    if name.partition(".")[0] in world_threads.PACKAGES
+    for each in vars(module).values()
+    if isinstance(each, Lru)
+]
+"""What the product's modules remember; other worlds in this process have left something there."""
 
 
 @dataclass(eq=False)
@@ -132,7 +144,7 @@ class World:
         self._root = directory
         self._record = record
         self._ready = ready
-        self._recorded = 0
+        self._recorded = record.stat().st_size if record is not None and record.exists() else 0
         """Bytes of the record that the disks have followed."""
         self._faults: list[Crash | DiskFault] = sorted(
             [*program.crashes, *program.disk_faults], key=lambda each: each.point
@@ -165,12 +177,16 @@ class World:
 
     def _run(self, main: Callable[[], None]) -> None:
         shrink_bounds()
+        for cache in _CACHES:
+            cache.clear()
         handler = Errors(self.scheduler, lambda: self.disk_fails)
         logging.getLogger().addHandler(handler)
         try:
             world_threads.run(self.scheduler, main)
         finally:
             logging.getLogger().removeHandler(handler)
+            for life in (self.scheduler.outside, *(each.life for each in self._machines)):
+                life.dead = True  # No other world in this process wakes its threads.
 
     @property
     def disk_fails(self) -> bool:
@@ -210,7 +226,7 @@ class World:
         assert self._ready is not None
         shutil.copytree(self._ready, self._root, dirs_exist_ok=True)
         if self._record is not None:
-            os.environ |= {"RECORDED": str(self._root), "FAILING": str(self._failing)}
+            os.environ["RECORDED"] = str(self._root)
         self._hold(self._root / "pages")
         for machine in self._machines:
             self._start(machine)
@@ -226,8 +242,8 @@ class World:
         while not all(client.life.dead for client in self._clients):
             world_threads.sleep(LOOK_SECONDS)
             if self.scheduler.now_ns >= self._failing_until_ns:
-                self._failing.unlink(missing_ok=True)
-            is_faulty = self._failing.exists() or self.scheduler.now_ns < FAULTS_SECONDS * 1e9
+                self._mend_disks()
+            is_faulty = "FAILING" in os.environ or self.scheduler.now_ns < FAULTS_SECONDS * 1e9
             if self._revive() or self._faults or is_faulty:
                 quiet_ns = self.scheduler.now_ns
             else:
@@ -235,11 +251,15 @@ class World:
             waited = (self.scheduler.now_ns - quiet_ns) / 1e9
             assert waited < LIVENESS_SECONDS, f"not done by {self.scheduler.now_ns}: {self.doing}"
         self._faults.clear()
-        self._failing.unlink(missing_ok=True)
+        self._mend_disks()
         self.wire.fails = False
         while self._revive():
             pass
         self._end()
+
+    def _mend_disks(self) -> None:
+        if os.environ.pop("FAILING", None) is not None:
+            self._failing.unlink()
 
     # Machines. ####################################################################################
 
@@ -314,6 +334,7 @@ class World:
             elif self._record is not None:
                 until_ns = self.scheduler.now_ns + fault.milliseconds * 10**6
                 self._failing_until_ns = max(self._failing_until_ns, until_ns)
+                os.environ["FAILING"] = str(self._failing)  # Not before: it takes time.
                 fail_calls(
                     self._failing,
                     fault.ending,

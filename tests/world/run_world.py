@@ -1,22 +1,23 @@
 """Runs worlds: `python tests/world/run_world.py --seed 7`, or `--seeds 0 1000`.
 
-Each world runs in a fork of a process that has imported the product, so that all begin the same,
-and one that hangs or ends its process is a failure like others. A world that fails is made smaller,
-and printed. The same seed is the same world: power is only lost where there is a C compiler for the
-recorder of writes, and processes are killed elsewhere.
+Some worlds run one after another in a fork of a process that has imported the product. One that
+fails, hangs or ends that process runs again in a fork of its own, as all do that are made smaller;
+what it does there counts. The same seed is the same world, after others too: power is only lost
+where there is a C compiler for the recorder of writes, and processes are killed elsewhere.
 """
 
 import argparse
 import faulthandler
 import gc
 import itertools
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +32,9 @@ from programs import NODES, Program, shrink  # noqa: E402
 
 SECONDS_MAX = 120
 """Real time of a world, after which it prints all stacks and ends."""
+
+WORLDS_EACH = 8
+"""Worlds of a fork: one that runs alone spends a fifth of its time on copies of memory."""
 
 SHRINK_TRIES = 150
 
@@ -60,41 +64,67 @@ def run(program: Program, plant: Callable[[], None] = lambda: None) -> Result:
         program: What happens.
         plant: Called before the world: plants a bug.
     """
+    return next(run_all([program], plant))
+
+
+def run_all(
+    programs: Iterable[Program], plant: Callable[[], None] = lambda: None
+) -> Iterator[Result]:
+    """Yield the results of worlds, in order; arguments as of `run`."""
+    left = list(programs)
+    while left:
+        some = left[:WORLDS_EACH]
+        found, end = _run_forked(some, plant)
+        done = [each for each in found if not each.error]
+        yield from done
+        if len(done) < len(some):
+            failed = Result("", end) if len(done) == len(found) else found[-1]
+            alone = run(some[len(done)], plant) if done else failed
+            yield alone if alone.error else Result("", f"only after other worlds: {failed.error}")
+            done.append(alone)
+        left = left[len(done) :]
+
+
+def _run_forked(programs: Sequence[Program], plant: Callable[[], None]) -> tuple[list[Result], str]:
+    """Run worlds in a process up to the first that fails; returns their results, and its end."""
     directory = Path(tempfile.mkdtemp(prefix="wings-world-"))
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            faulthandler.dump_traceback_later(SECONDS_MAX, exit=True)
-            with os.fdopen(writing, "wb") as answer:
-                answer.write("\0".join(_run(program, directory, plant)).encode())
+            gc.disable()  # It would touch, and so copy, the memory of all that was imported.
+            plant()
+            with os.fdopen(writing, "w") as answer:
+                for number, program in enumerate(programs):
+                    faulthandler.dump_traceback_later(SECONDS_MAX, exit=True)
+                    result = _run(program, directory, number)
+                    answer.write(json.dumps(result) + "\n")
+                    answer.flush()  # A world that hangs ends the process.
+                    if result.error:
+                        break
             status = 0
         except BaseException:  # noqa: BLE001 - this process ends here
             traceback.print_exc()
         finally:
             os._exit(status)
     os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        text = answer.read().decode()
+    with os.fdopen(reading) as answer:
+        found = [Result(*json.loads(line)) for line in answer]
     _, status = os.waitpid(child, 0)
     shutil.rmtree(directory)
-    if status:
-        return Result("", f"its process ended with {os.waitstatus_to_exitcode(status)}")
-    return Result(*text.split("\0"))
+    return found, f"its process ended with {os.waitstatus_to_exitcode(status)}"
 
 
-def _run(program: Program, directory: Path, plant: Callable[[], None]) -> Result:
+def _run(program: Program, directory: Path, number: int) -> Result:
     from log_world import World
 
-    gc.disable()  # It would touch, and so copy, the memory of all that was imported.
-    plant()
     record = None
     if "LD_PRELOAD" in os.environ:
         record = directory / "record"
         os.environ["RECORD"] = str(record)
-    root = directory / "world"
-    root.mkdir()
+    root = directory / f"world{number}" / "root"
+    root.mkdir(parents=True)
     world, error = World(program, root, record, _ready(program.nodes, program.merges)), ""
     try:
         world.run()
@@ -134,14 +164,13 @@ def _fails_alike(place: str, program: Program) -> bool:
 
 def _run_seeds(seeds: Iterable[int], *, smaller: bool) -> int:
     failed = 0
-    for seed in seeds:
-        program = Program.of(seed)
-        result = run(program)
+    seeds = list(seeds)
+    for seed, result in zip(seeds, run_all(map(Program.of, seeds)), strict=True):
         _say(f"seed {seed}: {result.error or result.trace}")
         if result.error:
             failed += 1
             if smaller:
-                _say(shrink(program, partial(_fails_alike, result.place), SHRINK_TRIES))
+                _say(shrink(Program.of(seed), partial(_fails_alike, result.place), SHRINK_TRIES))
     return failed
 
 
@@ -154,8 +183,10 @@ def _run_planted(name: str, seeds: Iterable[int]) -> int:
         if name not in bug:
             continue
         tried = [FOUND_BY[bug]] if bug in FOUND_BY else []
-        fails = (each for each in [*tried, *seeds] if run(Program.of(each), planted.plant).error)
-        seed = next(fails, None)
+        tried = [*tried, *seeds]
+        results = run_all(map(Program.of, tried), planted.plant)
+        found = zip(tried, results, strict=True)
+        seed = next((each for each, result in found if result.error), None)
         missed += seed is None
         _say(f"{bug}: {seed}")
     return missed

@@ -14,7 +14,7 @@ from programs import Program, shrink
 
 COMMAND = Path(__file__).with_name("run_world.py")
 
-SEEDS = 60
+SEEDS = 72
 """Worlds of each `make test`: a third of them of nodes."""
 
 SOAK_SEEDS = 5_000

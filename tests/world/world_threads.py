@@ -3,9 +3,10 @@
 The modules of the product are imported with other `threading`, `time`, `queue`,
 `concurrent.futures`, `random`, `secrets` and `uuid` than those of the standard library; nothing of
 the product is changed for it. Threads are threads of the operating system, each parked on a lock of
-its own until the scheduler hands it the turn. Turns change where a thread takes or releases a lock,
-waits, sleeps, begins or ends. The clock is virtual: it moves a microsecond at each such point, to
-the next timer where no thread can run, and now and then by a stall while others could.
+its own until the scheduler hands it the turn; one whose task has ended runs another. Turns change
+where a thread takes or releases a lock, waits, sleeps, begins or ends. The clock is virtual: it
+moves a microsecond at each such point, to the next timer where no thread can run, and now and then
+by a stall while others could.
 
 A part of the world that crashes is a `Life`: its own threads never run again, and callers in it
 get `Crashed`. What is below the interpreter stays real: SQLite, pyarrow, the file system.
@@ -17,6 +18,7 @@ import heapq
 import importlib.util
 import itertools
 import math
+import os
 import queue
 import random
 import secrets
@@ -28,7 +30,7 @@ import zlib
 from collections.abc import Callable, Generator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -77,15 +79,63 @@ class Task:
     number: int
     name: str
     life: Life
-    gate: Any = field(default_factory=_thread.allocate_lock)
-    """Held by nobody while it is the task's turn."""
+    gate: Any
+    """The gate of the system's thread that runs it."""
     woken: bool = True
     """Whether it can run; False: it waits for a lock or a timer."""
     waits: int = 0
     """How often it has waited: tells a timer that is out of date."""
 
-    def __post_init__(self) -> None:
-        self.gate.acquire()
+
+class _SystemThread:
+    """A thread of the operating system: runs one task after another.
+
+    Attributes:
+        gate: Held by nobody while it is the turn of the thread's task.
+    """
+
+    def __init__(self) -> None:
+        self.gate = _held()
+        self._next: tuple[Scheduler, Task, Callable[[], None]] | None = None
+        _thread.start_new_thread(self._serve, ())
+
+    def begin(self, scheduler: "Scheduler", task: Task, run: Callable[[], None]) -> None:
+        """Run a task from its first turn on."""
+        self._next = scheduler, task, run
+
+    def _serve(self) -> None:
+        while True:
+            self.gate.acquire()
+            self._run().hand_over()
+
+    def _run(self) -> "Scheduler":
+        """Run the task; returns its scheduler, and leaves nothing that is the task's behind."""
+        assert self._next is not None
+        scheduler, task, run = self._next
+        self._next = None
+        try:
+            run()
+        except Crashed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the world ends by it
+            if not task.life.dead:
+                scheduler.fail(error)
+        task.woken = False
+        task.life = Life("ended", dead=True)  # Nothing wakes it any more.
+        _idle.append(self)
+        return scheduler
+
+
+_idle: list[_SystemThread] = []
+"""Threads whose tasks have ended: to begin one takes as long as some switches."""
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _held() -> Any:
+    """Return a lock that is held."""
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
 
 
 class Scheduler:
@@ -113,7 +163,7 @@ class Scheduler:
         self._ready: list[Task] = []
         self._timers: list[tuple[int, int, int, Task]] = []
         self.outside = Life("the world")
-        self.current = Task(next(self._numbers), "main", self.outside)
+        self.current = Task(next(self._numbers), "main", self.outside, _held())
         self.failure: BaseException | None = None
         self.blocked: dict[Task, Lock] = {}
         """The lock that each task waits for."""
@@ -189,22 +239,9 @@ class Scheduler:
 
     def start(self, name: str, run: Callable[[], None], life: Life | None = None) -> Task:
         """Begin a thread; by default, of the caller's life."""
-        task = Task(next(self._numbers), name, life or self.current.life)
-
-        def body() -> None:
-            task.gate.acquire()
-            try:
-                run()
-            except Crashed:
-                pass
-            except BaseException as error:  # noqa: BLE001 - the world ends by it
-                if not task.life.dead:
-                    self.fail(error)
-            task.woken = False
-            task.life = Life("ended", dead=True)  # Nothing wakes it any more.
-            self._hand_over()
-
-        _thread.start_new_thread(body, ())
+        thread = _idle.pop() if _idle else _SystemThread()
+        task = Task(next(self._numbers), name, life or self.current.life, thread.gate)
+        thread.begin(self, task, run)
         self._ready.append(task)
         return task
 
@@ -275,16 +312,19 @@ class Scheduler:
                 continue
             self.now_ns = max(self.now_ns, self._timers[0][0])
 
-    def _hand_over(self) -> Task:
-        task = self.current = self._next()
+    def hand_over(self) -> Task:
+        """Give the turn to a task that can run; returns it."""
+        before, self.current = self.current, self._next()
+        task = self.current
         self.trace = zlib.crc32(b"%d %d" % (task.number, self.now_ns), self.trace)
-        task.gate.release()
+        if task is not before:
+            task.gate.release()
         return task
 
     def _switch(self) -> None:
         task = self.current
-        self._hand_over()
-        task.gate.acquire()
+        if self.hand_over() is not task:
+            task.gate.acquire()
 
     def _check(self, task: Task) -> None:
         if task is self.main and self.failure is not None:
@@ -299,10 +339,14 @@ world: Scheduler | None = None
 """The world that runs; None while modules are imported, which no thread does at once."""
 
 
+_objects = itertools.count()
+"""Numbers of threads and futures."""
+
+
 def run(scheduler: Scheduler, main: Callable[[], None]) -> None:
     """Run a world on the calling thread; its threads stay parked for ever where it fails."""
-    global world
-    world = scheduler
+    global world, _objects
+    world, _objects = scheduler, itertools.count()
     try:
         main()
     finally:
@@ -379,9 +423,6 @@ class Lock:
 class Thread:
     """A thread as `threading` has them, by the part that the product uses."""
 
-    _numbers = itertools.count(1)
-    """Its hash too: executors keep threads in sets, whose order must not be that of addresses."""
-
     def __init__(
         self,
         group: None = None,
@@ -393,7 +434,8 @@ class Thread:
         daemon: bool | None = None,
     ) -> None:
         assert group is None
-        self._number = next(self._numbers)
+        # Its hash too: executors keep threads in sets, whose order must not be that of addresses.
+        self._number = next(_objects)
         self.name = name or f"Thread-{self._number}"
         self.daemon = bool(daemon)
         self._run = lambda: target(*args, **(kwargs or {}))
@@ -516,12 +558,11 @@ _simulated: dict[str, ModuleType] = {
 
 def _number(base: Any) -> None:
     """Have futures numbered, by which they are hashed and locked in order; else by address."""
-    numbers = itertools.count()
     initialize = base.Future.__init__
 
     def number(future: Any) -> None:
         initialize(future)
-        future.number = next(numbers)
+        future.number = next(_objects)
 
     def number_of(future: Any) -> int:
         return future.number
