@@ -51,6 +51,9 @@ lengths of key, value and headers."""
 RECORD_BYTES_MORE = 14
 """About the most bytes of a record beside its key, value and headers."""
 
+HEADER_BYTES_MORE = 4
+"""About the most bytes of a header beside its key and value."""
+
 TIMESTAMP_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, which all readers of a topic can print."""
 
@@ -150,16 +153,21 @@ def _whole_headers(headers: Column) -> Column:
 
 def ends_of(records: Records) -> Ints:
     """Return about where each record ends in a batch, in bytes from the first one's beginning."""
-    ends = RECORD_BYTES_MORE * np.arange(1, len(records.value) + 1)
-    for column in (records.key, records.value):
-        offsets = offsets_of(column)
-        ends += offsets[1:] - offsets[0]
+    numbers = np.arange(1, len(records.value) + 1)
+    ends = RECORD_BYTES_MORE * numbers + _ends(records.key, numbers)
+    ends += _ends(records.value, numbers)
     headers = records.headers.flatten()
     if len(headers):
-        counts = pc.list_value_length(records.headers).fill_null(0).to_numpy()
-        # As if all headers had one size.
-        ends += np.cumsum(counts) * (headers.nbytes // len(headers))
+        numbers = np.cumsum(pc.list_value_length(records.headers).fill_null(0).to_numpy())
+        ends += HEADER_BYTES_MORE * numbers + _ends(headers.field(1), numbers)
+        ends += _ends(headers.field(0), numbers)
     return ends
+
+
+def _ends(column: Column, numbers: Ints) -> Ints:
+    """Return the bytes of so many values of a binary column."""
+    offsets = offsets_of(column)
+    return offsets[numbers] - offsets[0]
 
 
 def _head(data: bytes) -> Head:

@@ -106,10 +106,17 @@ def test_rows_of_a_topic_are_the_records_again_in_any_slice(
     for codec in CODECS:
         written = codec.encode(0, some)
         assert plain_records(bytes(written)) == records[first : first + count]
-    plain = [each for each in records if not each.headers]
-    if plain:
-        ends = ends_of(columns_of(plain))
-        assert ends[-1] + 4 * len(plain) >= len(batch_of(plain)) - HEAD.size
+        more = 4 * sum(1 + len(each.headers) for each in records[first : first + count])
+        assert ends_of(some)[-1] + more >= len(written) - HEAD.size
+
+
+def test_where_records_end_is_known_where_a_few_have_long_headers() -> None:
+    long, short = (Record(1, None, b"v", (("a", bytes(size)),)) for size in (90_000, 0))
+    records = [short, long, *[short] * 500]
+    ends = ends_of(columns_of(records))
+    for count in (1, 2, 3, 502):
+        written = len(batch_of(records[:count])) - HEAD.size
+        assert written - 4 <= ends[count - 1] <= written + 14 * count
 
 
 def test_more_headers_than_are_read_by_column_are_read_by_record() -> None:
