@@ -16,7 +16,14 @@ from fix_metadata import A, B
 from fix_share import ShareUnderTest, entry_of, open_share, spans
 from tables import each
 
-from wings_core.errors import GroupNotFound, InvalidArgument, InvalidRecordState, Unavailable
+from wings_core.errors import (
+    GroupNotFound,
+    Internal,
+    InvalidArgument,
+    InvalidRecordState,
+    Unavailable,
+    WingsError,
+)
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup, member_tag
 from wings_core.partitions import UNPARTITIONED
@@ -423,18 +430,28 @@ def test_a_group_starts_where_it_was_told_to(share: ShareUnderTest) -> None:
     assert got(timed) == {A: (3, 5), B: (0, 1)}
 
 
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        pytest.param(Unavailable("the metadata cannot be reached"), Unavailable, id="error"),
+        pytest.param(KeyError("a bug"), Internal, id="fault"),
+    ],
+)
 def test_a_batch_whose_end_cannot_be_looked_up_leaves_its_messages_available(
-    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+    share: ShareUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    cause: Exception,
+    expected: type[WingsError],
 ) -> None:
     share.metadata.push(share.topic, 8)
     group = share.group(acquire_mode="batch_optimized")
 
     def fail(*_: object) -> NoReturn:
-        raise Unavailable("the metadata cannot be reached")
+        raise cause
 
     with monkeypatch.context() as patch:
         patch.setattr(share.metadata.registry, "locate", fail)
-        with pytest.raises(Unavailable):
+        with pytest.raises(expected):
             share.acquire(group, 2)
     share.clock.time += 1
     assert spans(share.acquire(group, 2)) == [(0, 7, 1)]

@@ -9,12 +9,13 @@ of several partitions side by side. Messages at the delivery limit are left to `
 `Leases` has the procedures, and `Acquires` runs them for what members ask for.
 """
 
+import logging
 import random
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wings_core.errors import WingsError
+from wings_core.errors import Internal, WingsError
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup
 from wings_core.partitions import Partition
@@ -41,6 +42,9 @@ each further one, so many times: what is available may come after all that other
 
 BatchEnd = Callable[[ShareGroup, Partition, int], int]
 """Returns the last offset of the batch that holds a committed offset."""
+
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -138,8 +142,8 @@ class Leases:
             try:
                 self._check_times(group, tracked, bounds, times)
                 bundle, failed = self._select(group, tracked, bounds, wanting)
-            except WingsError as error:
-                errors |= dict.fromkeys(wanting, error)
+            except Exception as error:  # noqa: BLE001 - What was picked before would stay pending.
+                errors |= dict.fromkeys(wanting, _told(error))
                 continue
             errors |= failed
             if bundle.taken or bundle.retired:
@@ -215,10 +219,10 @@ class Leases:
             if config.acquire_mode == "batch_optimized":
                 try:
                     self._extend(group, tracked, taken.picks, bounds.end, each)
-                except WingsError as error:
+                except Exception as error:  # noqa: BLE001 - See `plan`.
                     self._finalizer.put_back(tracked, taken.picks)
                     bundle.taken.remove(taken)
-                    failed[taken.number] = error
+                    failed[taken.number] = _told(error)
                     continue
             each.take(taken.picks, config.delivery_limit)
         return bundle, failed
@@ -518,6 +522,14 @@ class _Open:
         # Nothing comes beside a throttled range.
         self.room = 0 if is_throttled(picks[-1].count, limit) else self.room - messages
         self.has_some = True
+
+
+def _told(error: Exception) -> WingsError:
+    """Return an error of Wings for any; a fault is logged."""
+    if isinstance(error, WingsError):
+        return error
+    _logger.error("messages could not be picked", exc_info=error)
+    return Internal(f"a fault while messages were picked: {error!r:.200}")
 
 
 def hold_of(group: ShareGroup, tracked: TrackedPartition, taken: LeasePicks) -> HoldRequest:
