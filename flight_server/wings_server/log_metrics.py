@@ -81,7 +81,7 @@ class LogCollector:
                 "End of the listeners' certificate, in seconds since the epoch.",
                 self._log.tls.ends_at.timestamp(),
             )
-        yield GaugeMetricFamily("wings_sql_queries", "SQL queries that run.", self._log.sql.running)
+        yield GaugeMetricFamily("wings_sql_queries", "SQL queries that run.", self._log.sql_running)
         if self._log.drain is not None:
             yield GaugeMetricFamily(
                 "wings_inline_bytes",

@@ -91,6 +91,12 @@ class ServedLog(Log):
         self.backups = Backups(metadata, holds, parts.storage.places, self.reclaimer.wake, scratch)
         self.standings = Standings(self)
         self.history = History(self, self.standings)
+        self._is_closed = False
+
+    @property
+    def sql_running(self) -> int:
+        """Number of running SQL queries; loads no SQL."""
+        return self.sql.running if "sql" in vars(self) else 0
 
     @cached_property
     def sql(self) -> "Sql":
@@ -98,11 +104,15 @@ class ServedLog(Log):
         from wings_core.sql import Sql
 
         # One, though several threads may come first.
-        return vars(self).setdefault("sql", Sql(self))
+        made: Sql = vars(self).setdefault("sql", Sql(self))
+        if self._is_closed:
+            made.close()
+        return made
 
     def close(self) -> None:
         """End backups and SQL, then close the log; readers must have ended."""
         self.backups.close()
+        self._is_closed = True
         if "sql" in vars(self):
             self.sql.close()
         super().close()

@@ -119,6 +119,12 @@ def test_promtool_finds_no_fault(exposition: str) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def test_a_scrape_loads_no_sql() -> None:
+    with running_server() as server:
+        assert "wings_sql_queries 0.0\n" in httpx.get(f"{server.http}/metrics").text
+        assert "sql" not in vars(server.server.log)
+
+
 def test_every_metric_is_documented(exposition: str) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", DOCUMENT.read_text(), re.MULTILINE)
     served = {

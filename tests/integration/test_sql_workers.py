@@ -61,6 +61,21 @@ class RecordedWorker(StatementWorker):
         started.append(self)
 
 
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_closed_log_refuses_sql_and_starts_no_worker(
+    monkeypatch: pytest.MonkeyPatch, *, has_run: bool
+) -> None:
+    monkeypatch.setattr("wings_core.sql.workers.StatementWorker", RecordedWorker)
+    before = workers()
+    with running_server() as server:
+        if has_run:
+            opened(server, "select 1").close()
+        server.stop()
+        with pytest.raises(Unavailable, match="the log is closed"):
+            opened(server, "select 1")
+        assert workers() == before
+
+
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[RunningServer]:
     """A server whose queries have 256 MiB."""

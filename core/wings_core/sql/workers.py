@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from wings_core.errors import Internal, ResourceExhausted
+from wings_core.errors import Internal, ResourceExhausted, Unavailable
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import MIB, Limits
 from wings_core.sql.predicate import Predicate
@@ -180,11 +180,14 @@ class Workers:
         """Lend a worker; blocks while all are lent, for at most `WAIT_SECONDS_MAX`.
 
         Raises:
+            Unavailable: The log is closed.
             ResourceExhausted: No worker was returned in time.
             WingsError: The error that the query was cancelled with.
         """
         until = time.monotonic() + WAIT_SECONDS_MAX
         with self._changed:
+            if self._closed:
+                raise Unavailable("the log is closed")
             while self._lent >= self._limits.sql_queries_max:
                 cancel.check()
                 left = until - time.monotonic()
