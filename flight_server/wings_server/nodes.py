@@ -39,6 +39,9 @@ FILLED_SECONDS = 5.0
 TOPICS_KEPT_MAX = 100_000
 """Topics whose name and slots are remembered; they are forgotten together."""
 
+CLIENTS_MAX = 1_000
+"""Connections to other nodes that are kept; they are dropped together."""
+
 _logger = structlog.get_logger("wings.groups")
 
 HEARTBEATS_PER_LEASE = 5
@@ -280,6 +283,8 @@ class GroupNode:
             }
         client = flight.FlightClient(f"{self._scheme}://{address}", **options)
         with self._lock:
+            if len(self._clients) >= CLIENTS_MAX:  # Nodes that are gone have some.
+                self._clients.clear()  # Those in use are closed after their calls.
             return self._clients.setdefault(address, client)
 
     def _remember(self, names: Mapping[str, str | None]) -> None:
