@@ -56,7 +56,7 @@ FIRST_SECONDS_MAX = 10.0
 """Longest time until a token is presented."""
 
 TOKEN_LOOK_SECONDS = 1.0
-"""Interval at which the token of a connection is looked at, whether or not it has requests."""
+"""Interval at which the tokens of all connections are looked at, also of those without requests."""
 
 QUOTA_SECONDS_MAX = 30.0
 """Longest time that a request waits at its principal's quotas; then its connection is closed."""
@@ -171,6 +171,7 @@ class KafkaListener:
                 self._loop.create_task(expire_forever(self._service)),
                 self._loop.create_task(keep_forever(self._service)),
             )
+            self._look()
             self._started.set()
             self._loop.run_forever()
             self._loop.run_until_complete(self._end())
@@ -190,6 +191,12 @@ class KafkaListener:
     def _connection(self) -> Connection:
         service = self._service
         return Connection(service.wire, lambda connection: Session(service, connection))
+
+    def _look(self) -> None:
+        """Let all connections look at their tokens; each second, at one time."""
+        self._loop.call_later(TOKEN_LOOK_SECONDS, self._look)
+        for connection in list(self._service.wire.open):
+            connection.look()
 
     def _leave(self) -> None:
         for connection in list(self._service.wire.open):
@@ -384,18 +391,17 @@ class Session:
         if self._fetches is not None:
             self._fetches.close()
         self._fetches = Fetches(service, principal)
-        self._look_at_token()
 
-    def _look_at_token(self) -> None:
-        """Close the connection once its token is revoked or has expired; each second."""
+    def look(self) -> None:
+        """Close the connection if its token is revoked or has expired."""
+        if self._fetches is None:
+            return  # None was presented yet.
         try:
             self._checked()
         except WingsError as error:
             self._close(error.message)
         else:
-            if self._fetches is not None:
-                self._fetches.forget()
-            self._timer = self._loop.call_later(TOKEN_LOOK_SECONDS, self._look_at_token)
+            self._fetches.forget()
 
     async def _answer(self, principal: Principal, request: Request) -> bytes:
         service, api = self._service, request.head.api

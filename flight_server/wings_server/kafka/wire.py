@@ -70,6 +70,10 @@ class Requests(Protocol):
         """Submit a request; calls `answer` on the event loop, with None if there is no response."""
         ...
 
+    def look(self) -> None:
+        """Close the connection if its client may make no requests any more."""
+        ...
+
     def gone(self) -> None:
         """End what waits, as the client has gone."""
         ...
@@ -223,6 +227,11 @@ class Connection(asyncio.BufferedProtocol):
         self._changed.set()
         if self._requests is not None:
             self._requests.gone()
+
+    def look(self) -> None:
+        """Close the connection if its client may make no requests any more."""
+        if self._requests is not None:
+            self._requests.look()
 
     def leave(self) -> None:
         """Close the connection at once, as the server stops."""
