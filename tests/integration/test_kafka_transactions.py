@@ -112,6 +112,20 @@ def code_of(call: Callable[[], object]) -> tuple[int, bool]:
     return error.code(), error.fatal()
 
 
+def test_what_runs_each_second_goes_on_after_a_fault(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: SimpleQueue[int] = SimpleQueue()
+
+    def expire(most: int) -> int:
+        asked.put(most)
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(server.server.log.metadata.transactions, "expire", expire)
+    for _ in range(2):
+        asked.get(timeout=LATER)
+
+
 def test_a_transaction_is_visible_once_it_is_committed_and_not_before(
     clients: Clients, server: RunningServer, new_topic_id: str
 ) -> None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import NotFound, Unauthenticated, Unavailable, WingsError
@@ -38,6 +39,8 @@ from wings_server.kafka.wire import Connection, with_room
 from wings_server.quotas import using
 from wings_server.settings import Address
 from wings_server.tls import Tls
+
+_logger = structlog.get_logger("wings.kafka")
 
 DRAIN_LOOK_SECONDS = 0.02
 
@@ -168,8 +171,8 @@ class KafkaListener:
         try:
             self._server = self._loop.run_until_complete(self._serve())
             self._kept = (
-                self._loop.create_task(expire_forever(self._service)),
-                self._loop.create_task(keep_forever(self._service)),
+                self._loop.create_task(_kept_up(expire_forever, self._service)),
+                self._loop.create_task(_kept_up(keep_forever, self._service)),
             )
             self._look()
             self._started.set()
@@ -215,6 +218,17 @@ class KafkaListener:
     def _call(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # The loop has ended already.
             self._loop.call_soon_threadsafe(call)
+
+
+async def _kept_up(
+    forever: Callable[[KafkaService], Awaitable[None]], service: KafkaService
+) -> None:
+    """Begin what runs for ever anew after a fault; each begins with a pause."""
+    while True:
+        try:
+            await forever(service)
+        except Exception:
+            _logger.exception("a loop of Kafka's listener failed by a fault of the server")
 
 
 class Session:
