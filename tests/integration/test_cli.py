@@ -1211,6 +1211,14 @@ def test_a_shorter_retention_that_deletes_messages_is_asked_for(
             assert wings(*alter, "retention_ms=null").status == 0
         assert wings(*alter, "retention_ms=600000", "--yes").status == 0
         assert wings(*alter, "retention_ms=7200000").status == 0
+        accepted = (*alter, "retention_on_acceptance=true")
+        assert wings(*accepted, "--dry-run").out == f"{asked}no message\n"
+        client.create_share_group("billing", topic)
+        assert wings(*accepted).status == 2
+        finished = "the messages that all its share groups have finished"
+        assert wings(*accepted, "--dry-run").out == f"{asked}{finished}\n"
+        assert wings(*accepted, "--yes").status == 0
+        assert wings(*accepted).status == 0
 
 
 def test_a_schema_grows_by_alter_and_by_what_a_file_has_more(

@@ -174,6 +174,8 @@ def test_commands_say_how_far_the_table_is(tmp_path: Path, command: Command) -> 
         described = json.loads(wings("topic", "describe", "t", "--format", "json"))
         assert described["table"]["snapshot_id"] == snapshot
         assert described["config"]["table"] == "iceberg"
+        asked = wings("topic", "alter", "t", "--set", "table=null", "--dry-run")
+        assert asked == "would change t and delete its Iceberg table\n"
         assert [each["next_offset"] for each in described["partitions"]] == [5]
         assert {each["tier"]: each["rows"] for each in described["tiers"]} == {
             "hot": 2, "remote": 3

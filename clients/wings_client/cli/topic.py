@@ -272,8 +272,8 @@ def alter(
 
     Other configuration keys do not change; null selects a key's default.
 
-    Asks for confirmation on a terminal where a shorter retention deletes messages; elsewhere
-    `--yes` is required then.
+    Asks for confirmation on a terminal where another retention deletes messages, or the topic
+    loses its table; elsewhere `--yes` is required then.
 
     Integers and floats widen within their kind, decimals in precision. Producers may continue to
     push with any schema version. Changes already in effect are ignored.
@@ -346,7 +346,18 @@ def delete(
 
 
 def _deleted_by(client: Client, topic: Topic, config: Mapping[str, Any]) -> str:
-    """Return about how much retention deletes because of a change; empty if nothing."""
+    """Return what a change deletes; empty if nothing."""
+    found = [_expired_by(client, topic, config)]
+    key = "retention_on_acceptance"
+    if config.get(key) and not topic.config[key] and client.share_groups(topic):
+        found.append("the messages that all its share groups have finished")
+    if "table" in config and config["table"] is None and topic.config["table"]:
+        found.append("its Iceberg table")
+    return " and ".join(filter(None, found))
+
+
+def _expired_by(client: Client, topic: Topic, config: Mapping[str, Any]) -> str:
+    """Return about how much a shorter retention deletes; empty if nothing."""
     shorter: dict[str, int] = {}
     for key in ("retention_ms", "retention_bytes"):
         new, old = config.get(key), cast("int | None", topic.config[key])
