@@ -46,7 +46,7 @@ def test_librdkafka_passes_its_own_tests(tmp_path: Path) -> None:
     flags = ("--kafka", "127.0.0.1:0", "--kafka-partitions", "4")
     config, printed = tmp_path / "test.conf", tmp_path / "printed"
     with server_process(tmp_path / "log", flags=flags) as server, printed.open("wb") as output:
-        config.write_text(f"bootstrap.servers={server.kafka}\ntest.timeout.multiplier=3\n")
+        config.write_text(f"bootstrap.servers={server.kafka}\ntest.timeout.multiplier=10\n")
         ended = subprocess.run(
             ["./test-runner", f"-p{PARALLEL}", "-L", "-Q"],
             cwd=TESTS,
