@@ -429,7 +429,8 @@ def copy_to_the_end(
 
 
 @pytest.mark.parametrize(
-    ("count", "kills"), [(30, 2), pytest.param(300, 10, marks=pytest.mark.soak)]
+    ("count", "kills"),
+    [(30, 2), pytest.param(300, 10, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])],
 )
 def test_each_record_is_copied_once_and_in_order_through_kills_of_the_server(
     tmp_path: Path, count: int, kills: int
