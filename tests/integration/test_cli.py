@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
@@ -775,6 +776,29 @@ def test_consumers_namespaces_and_nodes_are_listed(
     assert "default " in wings("namespace", "list").out
     (shown,) = wings("node", "list").out.splitlines()[2:]
     assert shown.startswith(server.flight)
+    (state,) = json.loads(wings("node", "describe", server.flight, "--format", "json").out)
+    assert (state["state"], state["version"]) == ("answers", version("wings-flight"))
+    assert state["memory_MiB"] > 0
+    unknown = wings("node", "describe", "grpc://nowhere:1")
+    assert (unknown.status, "no node grpc://nowhere:1" in unknown.err) == (1, True)
+
+
+def test_a_namespace_is_created_described_and_deleted(wings: Wings, topic: str) -> None:
+    name = f"n-{topic}"
+    full = f"tenants/default/namespaces/{name}"
+    assert wings("namespace", "create", name).out == f"created {name}: {full}\n"
+    assert name in wings("namespace", "list").out
+    inside = f"{full}/topics/{topic}"
+    assert wings("topic", "create", inside, "--field", "n:int64").status == 0
+    (found,) = json.loads(wings("namespace", "describe", name, "--format", "json").out)
+    counts = {"topics": 1, "partitions": 1, "messages": 0, "bytes": 0}
+    assert found == {"namespace": name, **counts}
+    refused = wings("namespace", "delete", name, "--dry-run")
+    assert (refused.status, "has 1 topic" in refused.err) == (1, True)
+    assert wings("topic", "delete", inside, "--yes").status == 0
+    assert wings("namespace", "delete", name, "--dry-run").out.startswith("would delete")
+    assert wings("namespace", "delete", name, "--yes").out == f"deleted {name}\n"
+    assert wings("namespace", "describe", name).status == 1
 
 
 def test_a_dry_run_says_what_would_be_done_and_changes_nothing(wings: Wings, topic: str) -> None:
@@ -790,6 +814,8 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(wings: Wings, top
         (("topic", "delete", topic), f"would delete {topic} with 10 messages"),
     ):
         assert wings(*arguments, "--dry-run") == (0, f"{said}\n", "")
+    missing = wings("share", "seek", "nobody", topic, "--to", "latest", "--dry-run")
+    assert (missing.status, "nobody" in missing.err) == (1, True)
     unknown = wings("token", "revoke", "nobody", "--dry-run")
     assert unknown == (1, "", "wings: there is no token 'nobody'\n")
     assert wings("share", "describe", "g", topic).out.splitlines()[-1].startswith("0 messages")

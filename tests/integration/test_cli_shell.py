@@ -147,6 +147,21 @@ def test_consume_and_share_create_begin_at_the_last_of_each_partition(
     created = wings("share", "create", "g", topic, "--from", -1)
     assert created.out.endswith("2 messages behind\n")
     assert wings("share", "create", "h", topic, "--from", -1, "--if-not-exists").status == 2
+    moved = wings("share", "seek", "g", topic, "--to", -3, "--yes")
+    assert moved.out.endswith("6 messages behind\n")
+    moved = wings("share", "seek", "g", topic, "--to", -1, "--partition", "JFK", "--yes")
+    assert moved.out.endswith("4 messages behind\n")
+
+
+def test_a_group_that_exists_with_other_settings_is_told_of(wings: Command, topic: str) -> None:
+    create = ("share", "create", "g", topic, "--if-not-exists", "--delivery-limit", 3, "--dlq")
+    assert wings(*create, f"{topic}-dead", "--lock", "5s").err == ""
+    assert wings(*create, f"{topic}-dead", "--lock", "5s").err == ""
+    told = wings(*create, "others", "--lock", "7s")
+    assert told.status == 0
+    assert told.err == (
+        "it existed, with another lock_duration_ms, dlq_topic; `wings share alter` changes it\n"
+    )
 
 
 # Completion.

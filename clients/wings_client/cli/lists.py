@@ -1,6 +1,7 @@
 """`wings status`, lists of what a server has, and profiles: the servers that are used by name."""
 
 import json
+from collections import Counter
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from wings_client.cli.options import (
     DryRunOption,
     EndpointOption,
     FormatOption,
+    NamespaceArgument,
     YesOption,
     goes_on,
 )
@@ -25,8 +27,8 @@ from wings_client.cli.profiles import DEFAULT as DEFAULT_PROFILE
 from wings_client.cli.profiles import profile_of, profiles
 from wings_client.cli.values import count_of, partition_text, printable
 from wings_core.contracts.actions import ListNodes
-from wings_core.contracts.totals import HealthBody
-from wings_core.errors import InvalidArgument
+from wings_core.contracts.totals import TOPICS_MAX, HealthBody, NodeStates, TopicTotals
+from wings_core.errors import InvalidArgument, NamespaceNotEmpty
 
 consumer = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +36,9 @@ consumer = typer.Typer(
     help="Look at named consumers, groups included; delete offsets of those gone for good.",
 )
 
-namespace = typer.Typer(no_args_is_help=True, rich_markup_mode=MARKUP, help="Look at namespaces.")
+namespace = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=MARKUP, help="Create, look at and delete namespaces."
+)
 
 node = typer.Typer(no_args_is_help=True, rich_markup_mode=MARKUP, help="Look at nodes.")
 
@@ -55,10 +59,10 @@ def status(
     ] = "text",
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
-    """Show a server's version, your rights, its nodes and disk, and what needs you.
+    """Show a server's version, your rights, its nodes, disk and memory, and what needs you.
 
-    Needs a token like every command, and shows what that may read; nodes, disk, certificate and
-    backups only to operators (`admin=*`).
+    Needs a token like every command, and shows what that may read; nodes, disk, memory, errors,
+    certificate and backups only to operators (`admin=*`).
 
         $ wings status
 
@@ -81,6 +85,12 @@ def status(
             f"{disk[key] // _MIB:,} MiB" for key in ("free_bytes", "used_bytes", "watermark_bytes")
         )
         _line("disk", f"{free} free, {used} used; below {least} free, pushes are refused")
+    if (memory := found.get("memory")) is not None:
+        keys = ("resident_bytes", "held_bytes", "limit_bytes")
+        resident, held, limit = (f"{memory[key] // _MIB:,} MiB" for key in keys)
+        _line("memory", f"{resident}; requests hold {held} of {limit}")
+    if (rate := found.get("errors_per_second")) is not None:
+        _line("errors", f"{rate:g} a second in the last minute")
     typer.echo()
     needs = found["needs"]
     count = len(needs) + found["needs_left_out"]
@@ -96,12 +106,6 @@ def status(
 
 def _line(name: str, text: str) -> None:
     typer.echo(f"{name + ':':<10} {printable(text)}")
-
-
-@namespace.callback()
-@node.callback()
-def root() -> None:
-    """Keep `list` a named command, although it is the only one."""
 
 
 @consumer.command("list")
@@ -202,12 +206,67 @@ def list_namespaces(
         found = client.namespaces()
     write_list(
         ("namespace", "created"),
-        (
-            (short_namespace(each.name), each.created_at.isoformat(sep=" ", timespec="seconds"))
-            for each in found
-        ),
+        ((short_namespace(each.name), wire_time(each.created_at)) for each in found),
         wanted_format,
     )
+
+
+@namespace.command("describe")
+def describe_namespace(
+    name: NamespaceArgument,
+    *,
+    wanted_format: FormatOption = "table",
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show how many topics a namespace has, and their messages and bytes.
+
+    $ wings namespace describe default
+    """
+    with connected(endpoint) as client:
+        topics = [each.name for each in client.topics(name)]
+    sums = Counter[str]()
+    for some in range(0, len(topics), TOPICS_MAX):
+        body = TopicTotals(topics=tuple(topics[some : some + TOPICS_MAX]))
+        for each in act(endpoint, "topic-totals", body):
+            sums.update({key: each[key] for key in ("partitions", "rows", "bytes")})
+    names = ("namespace", "topics", "partitions", "messages", "bytes")
+    row = (short_namespace(name), len(topics), sums["partitions"], sums["rows"], sums["bytes"])
+    write_list(names, [row], wanted_format)
+
+
+@namespace.command("create")
+def create_namespace(name: NamespaceArgument, *, endpoint: EndpointOption = DEFAULT) -> None:
+    """Create a namespace; topics are created in it by their full names.
+
+    $ wings namespace create shop
+    """
+    with connected(endpoint) as client:
+        created = client.create_namespace(name)
+    typer.echo(f"created {short_namespace(created.name)}: {created.name}")
+
+
+@namespace.command("delete")
+def delete_namespace(
+    name: NamespaceArgument,
+    *,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Delete a namespace that has no topics.
+
+    Asks for confirmation on a terminal; elsewhere `--yes` is required.
+
+        $ wings namespace delete shop --yes
+    """
+    with connected(endpoint) as client:
+        topics = client.topics(name)
+        if topics:
+            raise NamespaceNotEmpty(f"{name} has {count_of(len(topics), 'topic')}: delete these")
+        if not goes_on(f"Delete the namespace {short_namespace(name)}", yes=yes, dry_run=dry_run):
+            return
+        client.delete_namespace(name)
+    typer.echo(f"deleted {short_namespace(name)}")
 
 
 @node.command("list")
@@ -224,6 +283,55 @@ def list_nodes(
         ([each[name] for name in names] for each in act(endpoint, "list-nodes", ListNodes())),
         wanted_format,
     )
+
+
+@node.command("describe")
+def describe_node(
+    address: Annotated[
+        str | None,
+        typer.Argument(metavar="[ADDRESS]", help="Flight address of one node. Default: all."),
+    ] = None,
+    *,
+    wanted_format: FormatOption = "table",
+    endpoint: EndpointOption = DEFAULT,
+) -> None:
+    """Show the version, processor, memory, disk and certificate of nodes, those gone too.
+
+    Memory and disk are in MiB, the processor in cores that the node uses and has.
+
+        $ wings node describe
+    """
+    found = act(endpoint, "node-states", NodeStates())
+    chosen = [each for each in found if address in (None, each.get("flight"))]
+    if not chosen:
+        raise InvalidArgument(f"no node {address:.80}: `wings node list` has their addresses")
+    names = (
+        "flight", "state", "version", "since", "busy cores", "cores", "memory MiB",
+        "memory limit MiB", "disk free MiB", "certificate ends",
+    )  # fmt: skip
+    write_list(names, map(_node_row, chosen), wanted_format)
+
+
+def _node_row(state: dict[str, Any]) -> tuple[str | int | None, ...]:
+    disk: dict[str, int] = state.get("disk") or {}
+    busy = state.get("busy_cores")
+    is_up = "version" in state
+    return (
+        state.get("flight"),
+        "answers" if is_up else "silent" if state.get("silent") else state.get("error"),
+        state.get("version"),
+        state.get("since"),
+        None if busy is None else f"{busy:.2f}",
+        state.get("cores"),
+        _mib(state.get("memory_bytes")),
+        _mib(state.get("memory_limit_bytes")),
+        _mib(disk.get("free_bytes")),
+        state.get("certificate_ends_at"),
+    )
+
+
+def _mib(size: int | None) -> int | None:
+    return None if size is None else size // _MIB
 
 
 @profile.command("list")

@@ -59,6 +59,14 @@ NamespaceOption = Annotated[
         help="Full name, or id in the default tenant. Default: all namespaces.",
     ),
 ]
+NamespaceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        callback=_full_namespace,
+        help="Full name, or id in the default tenant.",
+    ),
+]
 AllPartitionsOption = Annotated[
     bool,
     typer.Option("--all-partitions", help=f"Show all, not the first {PARTITIONS_SHOWN_MAX} alone."),

@@ -1,6 +1,6 @@
 """`wings share`: share groups of topics, and their members."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
@@ -44,6 +44,7 @@ from wings_client.cli.values import (
     partition_text,
     partitions_text,
 )
+from wings_core.names import TopicName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +253,19 @@ def create(
     with connected(endpoint, topic) as client:
         created = client.create_share_group(group, topic, config, if_not_exists=if_not_exists)
         if isinstance(begin, int):
-            for value, at in client.resolve_offsets(topic, begin).items():
-                created = client.seek_share_group(group, topic, at, partition=value)
+            created = client.seek_share_group(group, topic, begin)
     typer.echo(summary(created))
+    if others := [key for key in options.config if _differs(options.config, created, key)]:
+        changed = ", ".join(others)
+        typer.echo(f"it existed, with another {changed}; `wings share alter` changes it", err=True)
+
+
+def _differs(asked: Mapping[str, Any], group: ShareGroup, key: str) -> bool:
+    """Return whether a group has another value of a key than the one asked for."""
+    found = group.config[key]
+    if key == "dlq_topic" and asked[key] is not None:
+        return found is None or TopicName.parse(asked[key]) != TopicName.parse(found)
+    return found != asked[key]
 
 
 @app.command()
@@ -284,7 +295,11 @@ def seek(
     *,
     to: Annotated[
         str,
-        typer.Option(metavar="WHERE", help="earliest, latest, a time, or an offset."),
+        typer.Option(
+            metavar="WHERE",
+            help="earliest, latest, an offset, a time like -1h, or -100 for the last hundred of "
+            "each partition.",
+        ),
     ],
     partition: PartitionOption = None,
     yes: YesOption = False,
@@ -301,6 +316,9 @@ def seek(
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
         only = one_partition(partition, described)
+        client.share_group(
+            group, described
+        )  # A dry run and a question, too, tell of a missing one.
         if not goes_on(
             f"Move {group} of {short_name(described.name)} to {to}", yes=yes, dry_run=dry_run
         ):
