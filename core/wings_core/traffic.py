@@ -1,4 +1,4 @@
-"""Traffic: rows and bytes received and sent by this process, in total and by topic."""
+"""Traffic: rows and bytes received and sent, and errors answered, by this process."""
 
 import threading
 from collections import OrderedDict
@@ -39,6 +39,7 @@ class Traffic:
         """The topic counted last."""
         self._last = self._all
         """The counts of that topic."""
+        self._errors = self._faults = 0
 
     def pushed(self, topic: TopicName, rows: int, size: int) -> None:
         """Count `rows` of `size` bytes committed by a push."""
@@ -53,6 +54,17 @@ class Traffic:
             for counts in (self._all, self._of(topic)):
                 counts.rows_out += rows
                 counts.bytes_out += size
+
+    def failed(self, *, fault: bool) -> None:
+        """Count an error answered; `fault`: one of the server itself."""
+        with self._lock:
+            self._errors += 1
+            self._faults += fault
+
+    def errors(self) -> tuple[int, int]:
+        """Return the number of errors answered, and of the faults among them."""
+        with self._lock:
+            return self._errors, self._faults
 
     def _of(self, topic: TopicName) -> TrafficCounts:
         """Return the counts of a topic for an event now; called with the lock held."""

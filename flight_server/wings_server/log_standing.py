@@ -65,7 +65,7 @@ _COLUMNS = {
     "topic": ("rows_in", "bytes_in", "rows_out", "bytes_out"),
     "group": ("lag", "in_flight", "accepted", "redelivered", "dead_lettered"),
     "consumer": ("lag",),
-    "process": ("cpu_ms", "memory_bytes"),
+    "process": ("cpu_ms", "memory_bytes", "errors", "faults"),
 }
 """Names of the numbers of a sample, by the kind of its series."""
 
@@ -226,7 +226,7 @@ class History:
         """Take a sample of every series now."""
         at = now_us() // 1_000
         traffic = self._log.traffic
-        self._add(at, SeriesName("process"), usage())
+        self._add(at, SeriesName("process"), (*usage(), *traffic.errors()))
         self._add(at, SeriesName("traffic"), _numbers(traffic.all()))
         for name in traffic.latest(SAMPLED_TOPICS_MAX):
             self._add(at, SeriesName("topic", str(name)), _numbers(traffic.of(name)))

@@ -37,6 +37,9 @@ from wings_server.served_log import ServedLog
 Transport = Literal["flight", "http", "kafka"]
 _TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 
+_FAULTS = frozenset({Internal.code, StorageCorrupt.code})
+"""Codes of errors of the server itself."""
+
 _FLUSH_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
@@ -141,8 +144,8 @@ class Metrics:
         )
         # Present from the start: Prometheus sees no increase in a series that begins with 1.
         for transport in get_args(Transport):
-            for fault in (Internal, StorageCorrupt):
-                self._errors.labels(transport, fault.code)
+            for code in _FAULTS:
+                self._errors.labels(transport, code)
         self._counts = _Counts(
             {
                 "pushes": "Batches committed.",
@@ -198,6 +201,7 @@ class Metrics:
     def failed(self, transport: Transport, code: str) -> None:
         """Count an error response, of a call or of a part of it."""
         self._errors.labels(transport, code).inc()
+        self.traffic.failed(fault=code in _FAULTS)
 
     def observe(self, log: ServedLog) -> None:
         """Register the gauges of a log, which every later scrape reads, and count its publishes."""

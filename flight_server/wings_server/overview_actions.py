@@ -65,6 +65,17 @@ LAG_MIN = 10_000
 OLDEST_SECONDS = 3_600
 """Age of a group's oldest unfinished message from which it is listed."""
 
+IDLE_SECONDS = 60
+"""Time without a worker after which a group that has messages is listed."""
+
+TREND_SECONDS = 600
+"""Time over which the trend of a lag is taken."""
+
+TREND_SECONDS_MIN = 30
+"""Time over which lags must be known for a trend."""
+
+HOUR_MS = 3_600_000
+
 BACKUP_SECONDS = 7 * 24 * 3_600
 """Age of the last known backup from which it is listed."""
 
@@ -78,6 +89,9 @@ ASKED_MAX = 64
 
 ANSWER_SECONDS_MAX = 2.0
 """Longest wait for another process."""
+
+MEMORY_FULL = 0.9
+"""Part of the memory for requests that is held, from which it is listed."""
 
 NEARLY_FULL = 0.05
 """Part of the disk that is free above the watermark, below which the disk is listed."""
@@ -99,7 +113,7 @@ _NAMES_AT_ONCE = 1_000
 def health(log: ServedLog, body: HealthBody) -> Json:
     """Return versions, rights, nodes and disk, and a list of what needs a person.
 
-    Shows what the token may read; nodes, disk, certificate and backups only to operators.
+    Shows what the token may read; what is the machine's and the backups only to operators.
     """
     del body
     caller = CALLER.get()
@@ -110,6 +124,8 @@ def health(log: ServedLog, body: HealthBody) -> Json:
         "principal": {"name": caller.name, "grants": [str(grant) for grant in caller.grants]},
         "nodes": [describe_node(node) for node in log.live_nodes()] if caller.is_operator else None,
         "disk": _disk_of(log) if caller.is_operator else None,
+        "memory": _memory_of(log) if caller.is_operator else None,
+        "errors_per_second": _errors_per_second(log) if caller.is_operator else None,
         "needs": needs[:NEEDS_MAX],
         "needs_left_out": max(0, len(needs) - NEEDS_MAX),
     }
@@ -132,7 +148,7 @@ def _needs(log: ServedLog, caller: Principal) -> Iterator[_Need]:
     standing = log.standings.look()
     yield from _dead_letters(log, caller, standing)
     yield from _unfinished(log, caller, standing)
-    yield from _lagging(caller, standing)
+    yield from _lagging(log, caller, standing)
 
 
 def _of_nodes(log: ServedLog) -> Iterator[_Need]:
@@ -165,27 +181,37 @@ def _dead_letters(log: ServedLog, caller: Principal, standing: LogStanding) -> I
             groups.setdefault(dlq, []).append(group)
     for name, found in groups.items():
         with suppress(NotFound):
-            state = log.registry.partition_state(log.admin.get_topic(name).uuid, UNPARTITIONED)
+            uuid = log.admin.get_topic(name).uuid
+            state = log.registry.partition_state(uuid, UNPARTITIONED)
             count = state.next_offset - state.log_start_offset
             if not count or state.last_timestamp is None:
                 continue
+            since = now_us() - HOUR_MS * 1_000
+            recent = state.next_offset - max(
+                state.log_start_offset,
+                log.registry.offset_for_timestamp(uuid, UNPARTITIONED, since),
+            )
             known = [each for each in found if caller.may(Right.SHARE, str(each.topic.name))]
             of = ", ".join(f"{each.name} of {_short(each.topic.name)}" for each in known)
             only = known[0] if len(known) == 1 else None
             yield _need(
                 "dead_letters",
-                f"{_messages(count, 'dead letter')}{of and f' of {of}'} in {_short(name)}, the "
-                f"last {_age(state.last_timestamp)} ago",
+                f"{_messages(count, 'dead letter')}{of and f' of {of}'} in {_short(name)}, "
+                f"{recent:,} in the last hour, the last {_age(state.last_timestamp)} ago",
                 f"`wings share dlq show {_short(name)}`, then `wings share dlq redrive "
                 f"{_short(name)}`; they are kept for the retention of their topic",
                 topic=str(name if only is None else only.topic.name),
                 group=None if only is None else only.name,
                 count=count,
+                per_hour=recent,
             )
 
 
 def _unfinished(log: ServedLog, caller: Principal, standing: LogStanding) -> Iterator[_Need]:
-    """Yield the groups whose oldest unfinished message is old; delayed messages do not count."""
+    """Yield the groups without workers, and those whose oldest unfinished message is old.
+
+    Delayed messages do not count.
+    """
     left = PARTITIONS_MAX
     groups = [each for each in standing.groups if each[0].config.deliver_at_column is None]
     for group, states in sorted(groups, key=lambda each: len(each[1])):
@@ -196,22 +222,67 @@ def _unfinished(log: ServedLog, caller: Principal, standing: LogStanding) -> Ite
             continue
         with suppress(WingsError):  # The topic was deleted.
             oldest = oldest_unfinished(log.registry, group, lagging)
-            if oldest is None or now_us() - oldest.timestamp < OLDEST_SECONDS * 1_000_000:
+            if oldest is None:
                 continue
             count = sum(state.lag for state in lagging)
-            yield _need(
-                "oldest_unfinished",
-                f"the oldest of {_messages(count)} that {group.name} has not finished of "
-                f"{_short(name)} is {_age(oldest.timestamp)} old",
-                f"add workers, or see what holds them: `wings share members {group.name} "
-                f"{_short(name)}`",
-                topic=str(name),
-                group=group.name,
-                count=count,
-            )
+            series = SeriesName("group", str(name), group.name)
+            trend, per_minute = _trend(log, series, count)
+            lag = trend and f"; the lag is {trend}"
+            about = {"topic": str(name), "group": group.name, "count": count}
+            if not any(state.in_flight for state in lagging) and _is_idle(log, group, series):
+                yield _need(
+                    "no_workers",
+                    f"no worker takes the {_messages(count)} that {group.name} has not finished of "
+                    f"{_short(name)}: the oldest is {_age(oldest.timestamp)} old{lag}",
+                    "start workers, or delete the group if it is not needed",
+                    **about,
+                    per_minute=per_minute,
+                )
+            elif now_us() - oldest.timestamp >= OLDEST_SECONDS * 1_000_000:
+                yield _need(
+                    "oldest_unfinished",
+                    f"the oldest of {_messages(count)} that {group.name} has not finished of "
+                    f"{_short(name)} is {_age(oldest.timestamp)} old{lag}",
+                    f"add workers, or see what holds them: `wings share members {group.name} "
+                    f"{_short(name)}`",
+                    **about,
+                    per_minute=per_minute,
+                )
 
 
-def _lagging(caller: Principal, standing: LogStanding) -> Iterator[_Need]:
+def _is_idle(log: ServedLog, group: ShareGroup, series: SeriesName) -> bool:
+    """Return whether nobody held, awaited or finished messages of a group for a while.
+
+    A member that waits at another process for messages that are delayed is not known here.
+    """
+    begin = now_us() // 1_000 - IDLE_SECONDS * 1_000
+    samples = log.history.samples(series)
+    before = [each for each in samples if each[0] <= begin][-1:]
+    late = before + [each for each in samples if each[0] > begin]
+    return (
+        bool(before)
+        and all(lag and not held for _, lag, held, *_ in late)
+        and len({tuple(done) for _, _, _, *done in late}) == 1
+        and not log.shares.coordinator.is_awaited(group)
+    )
+
+
+def _trend(log: ServedLog, series: SeriesName, lag: int) -> tuple[str, int | None]:
+    """Return by how much a lag grew a minute lately, as text and number; None: unknown."""
+    now = now_us() // 1_000
+    samples = [
+        each for each in log.history.samples(series) if each[0] > now - TREND_SECONDS * 1_000
+    ]
+    if not samples or now - samples[0][0] < TREND_SECONDS_MIN * 1_000:
+        return "", None
+    per_minute = round((lag - samples[0][1]) * 60_000 / (now - samples[0][0]))
+    if per_minute == 0:
+        return "steady", 0
+    verb = "growing" if per_minute > 0 else "shrinking"
+    return f"{verb} by {abs(per_minute):,} a minute", per_minute
+
+
+def _lagging(log: ServedLog, caller: Principal, standing: LogStanding) -> Iterator[_Need]:
     """Yield the consumers that are far behind in a topic, those most behind first."""
     lags: dict[tuple[str, TopicName], tuple[int, int]] = {}
     for consumer, entry, lag in standing.lags:
@@ -222,14 +293,16 @@ def _lagging(caller: Principal, standing: LogStanding) -> Iterator[_Need]:
         if lag < LAG_MIN:
             return
         if caller.may(Right.READ, str(name)):
+            trend, per_minute = _trend(log, SeriesName("consumer", str(name), consumer), lag)
             yield _need(
                 "consumer_lag",
-                f"the consumer {consumer} is {_messages(lag)} behind in {_short(name)}, its last "
-                f"commit {_age(committed_at)} ago",
+                f"the consumer {consumer} is {_messages(lag)} behind in {_short(name)}, "
+                f"{trend and f'{trend}, '}its last commit {_age(committed_at)} ago",
                 "see that it runs, or add members of its group",
                 topic=str(name),
                 consumer=consumer,
                 count=lag,
+                per_minute=per_minute,
             )
 
 
@@ -302,8 +375,27 @@ def _busy(log: ServedLog) -> float | None:
     samples = log.history.samples(SeriesName("process"))[-2:]
     if len(samples) < 2:
         return None
-    (before, cpu_before, _), (at, cpu, _) = samples
+    (before, cpu_before, *_), (at, cpu, *_) = samples
     return round((cpu - cpu_before) / max(1, at - before), 3)
+
+
+def _errors_per_second(log: ServedLog) -> float | None:
+    """Return the errors a second that this process answered in the last minute; None if unknown."""
+    since = now_us() // 1_000 - 60_000
+    samples = [each for each in log.history.samples(SeriesName("process")) if each[0] > since]
+    if not samples:
+        return None
+    seconds = max(1.0, (now_us() // 1_000 - samples[0][0]) / 1_000)
+    return round((log.traffic.errors()[0] - samples[0][3]) / seconds, 3)
+
+
+def _memory_of(log: ServedLog) -> dict[str, int]:
+    """Return the bytes of this process, and those that requests hold and may hold of them."""
+    return {
+        "resident_bytes": round(usage()[1]),
+        "held_bytes": log.memory.held,
+        "limit_bytes": log.memory.bytes_max,
+    }
 
 
 def _disk_of(log: ServedLog) -> dict[str, int] | None:
@@ -326,7 +418,7 @@ def _refusal_of(log: ServedLog) -> _Need | None:
 
 
 def _needs_of_machine(log: ServedLog) -> Iterator[_Need]:
-    """Yield what this process's disk, object stores and certificate need."""
+    """Yield what this process's disk, memory, object stores, certificate and faults need."""
     if (refused := _refusal_of(log)) is not None:
         yield refused
     elif log.disk is not None:
@@ -336,6 +428,21 @@ def _needs_of_machine(log: ServedLog) -> Iterator[_Need]:
             yield _need(
                 "disk_nearly_full", f"{message} are refused", "free space, or shorten retention"
             )
+    if log.memory.held > log.memory.bytes_max * MEMORY_FULL:
+        yield _need(
+            "memory_nearly_full",
+            f"requests hold {log.memory.held // _MIB:,} of {log.memory.bytes_max // _MIB:,} MiB of "
+            "memory, and pushes wait for room",
+            "see whether commits are slow; else raise `limits.memory_bytes_max`, or add nodes",
+        )
+    hour = log.history.samples(SeriesName("process"))
+    if faults := log.traffic.errors()[1] - (hour[0][4] if hour else 0):
+        yield _need(
+            "faults",
+            f"the server failed by a fault of its own {_messages(faults, 'time')} in the last hour",
+            "see its log, which has each with a traceback; `wings check` reads a stopped server's "
+            "directory",
+        )
     for role, store in log.storage.objects.items():
         if (outage := store.counts.outage) is not None:
             yield _need(

@@ -13,8 +13,10 @@ pytest_plugins = ["pytester"]
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 BEFORE = """
+import json
 import sys
 import threading
+import urllib.request
 
 def test_nothing_is_imported_before_a_test_asks_for_it():
     assert not {"pyarrow", "wings_client", "wings_server"} & set(sys.modules)
@@ -49,6 +51,53 @@ def test_retention_and_waiting_members_follow_the_time(wings, wings_server):
     assert wings.read("jobs").to_arrow()["n"].to_pylist() == [1, 2]
     wings_server.advance(2 * day)
     assert wings.read("jobs").to_arrow()["n"].to_pylist() == [2]
+
+def test_health_tells_trends_faults_and_groups_without_workers(wings, wings_server):
+    def needs():
+        health = json.load(urllib.request.urlopen(wings_server.http + "/v1/health"))
+        return {each["kind"]: each for each in health["needs"]}
+
+    log = wings_server.server.log
+    numbers = {"n": list(range(10_000))}
+    wings.create_topic("jobs", {"n": "int64"})
+    wings.create_share_group("work", "jobs", {"start": "earliest", "dlq_topic": "dead"})
+    wings.push("jobs", numbers)
+    wings.commit_offsets("reader", "jobs", {None: 0})
+    log.history.look()
+    assert set(needs()) == {"consumer_lag"}, "its workers may be about to start"
+    wings_server.advance(120)
+    wings.push("jobs", numbers)
+    found = needs()
+    assert set(found) == {"consumer_lag", "no_workers"}
+    assert "takes the 20,000 messages that work has" in found["no_workers"]["message"]
+    for each in found.values():
+        assert 3_000 < each["per_minute"] <= 5_000
+        assert "growing by" in each["message"]
+    with wings.share_consumer("work", topic="jobs", timeout=60) as consumer:
+        next(iter(consumer))
+        assert "no_workers" not in needs(), "one holds messages"
+    wings.seek_share_group("work", "jobs", "latest")
+    wings.push("jobs", {"n": [0]})
+    with wings.share_consumer("work", topic="jobs", timeout=60) as consumer:
+        consumer.release(next(iter(consumer)), delay=3600)
+        waits = threading.Thread(target=lambda: consumer.reject(next(iter(consumer))))
+        waits.start()
+        for _ in range(3):
+            wings_server.advance(100)
+            log.history.look()
+        assert "no_workers" not in needs(), "one waits for a message that is delayed"
+        wings_server.advance(3600)
+        waits.join(30)
+    letters = needs()["dead_letters"]
+    assert letters["per_hour"] == letters["count"] == 1
+    assert "faults" not in needs()
+    log.traffic.failed(fault=True)
+    wings_server.advance(1800)
+    assert needs()["faults"]["message"].endswith("1 time in the last hour")
+    wings_server.advance(1801)
+    log.history.look()
+    assert "faults" not in needs()
+    assert needs()["dead_letters"]["per_hour"] == 0
 """
 
 
@@ -60,7 +109,7 @@ def test_the_tests_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
     with_fixtures, with_address, _, _, with_time, with_now = blocks()
     pytester.makepyfile(BEFORE + with_fixtures + AFTER + with_address + with_time + with_now)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=8)
+    result.assert_outcomes(passed=9)
 
 
 def test_the_tests_of_the_documentation_that_start_servers_pass(

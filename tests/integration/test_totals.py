@@ -212,13 +212,16 @@ def test_health_lists_what_needs_a_person(new_topic_id: str, command: Command) -
     ]
     assert lines[3].startswith(f"node:      {alone.flight}, {alone.http}, since ")
     assert lines[4].startswith("disk:      ")
-    assert lines[5:7] == ["", "4 things need you:"]
+    assert re.fullmatch(r"memory:    [\d,]+ MiB; requests hold 0 MiB of [\d,]+ MiB", lines[5])
+    assert re.fullmatch(r"errors:    [\d.]+ a second in the last minute", lines[6])
+    assert lines[7:9] == ["", "4 things need you:"]
     needs = _now(found["needs"])
     told = [f"- {each['message']}: {each['remedy']}" for each in needs]
-    assert [SECONDS_AGO.sub(" 0 s ago", line) for line in lines[7:]] == told
+    assert [SECONDS_AGO.sub(" 0 s ago", line) for line in lines[9:]] == told
+    in_an_hour = ", 3 in the last hour, the last 0 s ago"
     assert [each["message"] for each in needs] == [
         "the last backup that this log knows of is 8 d old",
-        f"3 dead letters of workers of {new_topic_id} in {dead}, the last 0 s ago",
+        f"3 dead letters of workers of {new_topic_id} in {dead}{in_an_hour}",
         f"the oldest of 10,004 messages that workers has not finished of {new_topic_id} is 2 d old",
         f"the consumer reader is 10,002 messages behind in {new_topic_id}, its last commit 0 s ago",
     ]

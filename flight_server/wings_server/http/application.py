@@ -286,13 +286,21 @@ class DiskDescription(_Answer):
     watermark_bytes: int = Field(description="Free bytes below which pushes are refused.")
 
 
+class MemoryDescription(_Answer):
+    """The memory of the process that answers."""
+
+    resident_bytes: int
+    held_bytes: int = Field(description="Bytes that requests hold.")
+    limit_bytes: int = Field(description="Bytes that requests may hold.")
+
+
 class NeedDescription(_Answer):
     """Something that needs a person."""
 
     kind: Literal[
         "pushes_refused", "share_groups_closed", "disk_nearly_full", "object_store_fails",
-        "certificate_ends", "backup_old", "node_silent", "dead_letters", "oldest_unfinished",
-        "consumer_lag",
+        "certificate_ends", "backup_old", "node_silent", "dead_letters", "no_workers",
+        "oldest_unfinished", "consumer_lag", "memory_nearly_full", "faults",
     ]  # fmt: skip
     message: str = Field(description="The finding, in one line.")
     remedy: str = Field(description="What to do about it, in one line.")
@@ -300,6 +308,10 @@ class NeedDescription(_Answer):
     group: str | None = Field(default=None, description="The share group it is about.")
     consumer: str | None = Field(default=None, description="The named consumer it is about.")
     count: int | None = Field(default=None, description="The number of messages, if of messages.")
+    per_hour: int | None = Field(default=None, description="Dead letters of the last hour.")
+    per_minute: int | None = Field(
+        default=None, description="Messages by which a lag grew a minute, in the last ten minutes."
+    )
 
 
 class HealthDescription(_Answer):
@@ -311,6 +323,11 @@ class HealthDescription(_Answer):
     nodes: list[NodeDescription] | None = Field(description="Null: not for this token.")
     disk: DiskDescription | None = Field(
         description="Null: not for this token, or there is no data directory."
+    )
+    memory: MemoryDescription | None = Field(description="Null: not for this token.")
+    errors_per_second: float | None = Field(
+        description="Errors that this process answered in the last minute. Null: not for this "
+        "token, or not known yet."
     )
     needs: list[NeedDescription] = Field(description="The most urgent first, at most 100.")
     needs_left_out: int = Field(description="How many more there are.")

@@ -344,6 +344,11 @@ class Coordinator:
         index = self._indexes.get(group.uuid)
         return index is None or index.has_ready
 
+    def is_awaited(self, group: ShareGroup) -> bool:
+        """Tell whether a member waits for messages at this node; never blocks."""
+        index = self._indexes.get(group.uuid)
+        return index is not None and not index.is_idle
+
     def clock_moved(self) -> None:
         """Look at once at what has become due by a clock that was moved."""
         self._wake_ups.call()

@@ -57,7 +57,7 @@ export async function render(main, _, signal) {
   } });
 }
 
-const LEVELS = { pushes_refused: "bad", share_groups_closed: "bad", node_silent: "bad" };
+const LEVELS = { pushes_refused: "bad", share_groups_closed: "bad", node_silent: "bad", no_workers: "bad", faults: "bad" };
 
 /** Show what needs a person: a line each, linked to its page. */
 function showNeeds(place, { needs, needs_left_out: more }) {
