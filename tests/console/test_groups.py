@@ -52,3 +52,12 @@ def test_a_group_is_moved_once_its_user_is_sure(page: ConsolePage, server: Runni
     page.click("dialog button.primary")
     page.expect("billing is moved")
     assert lag() < 12
+
+
+def test_a_group_that_nobody_works_on_is_red(page: ConsolePage, server: RunningServer) -> None:
+    with httpx.Client(base_url=server.http) as http:
+        config = {"start": "earliest"}
+        act(http, "share-create", topic="payments", group="idle", config=config)
+    page.open(GROUP.replace("billing", "idle"))
+    page.expect("nobody works on it")
+    assert page.text(".tile .bad") == "none"

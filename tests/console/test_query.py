@@ -56,6 +56,15 @@ def test_a_word_is_completed(page: ConsolePage) -> None:
     page.expect_that("none", lambda: page.script("return document.querySelector('.offers').hidden"))
 
 
+def test_an_empty_box_runs_the_statement_that_it_suggests(page: ConsolePage) -> None:
+    hint = "return document.querySelector('textarea').placeholder"
+    page.expect_that("a suggestion", lambda: page.script(hint).startswith("select *"))
+    assert page.script(VALUE) == "", "what is typed meanwhile stands alone"
+    page.click(RUN)
+    page.expect_that("it", lambda: page.script(VALUE) == page.script(hint))
+    page.expect("rows in")
+
+
 def test_no_old_result_stands_under_an_error(page: ConsolePage) -> None:
     page.type("textarea", "select 4711 as answer")
     page.click(RUN)

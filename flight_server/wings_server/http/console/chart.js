@@ -183,10 +183,11 @@ export class Tiles {
     this.element = fill(h("dl", { class: "tiles" }), tiles);
   }
 
-  set(name, text, note = "") {
+  set(name, text, note = "", isBad = false) {
     const parts = this.parts.get(name);
     setText(parts.value, text);
     setText(parts.note, note);
     parts.value.parentElement.title = text;
+    parts.value.classList.toggle("bad", isBad);
   }
 }

@@ -51,6 +51,11 @@ export function duration(milliseconds) {
   return left > 0 ? `${many} ${unit} ${left} ${rest[0]}` : `${many} ${unit}`;
 }
 
+/** A span of time in its largest unit: "3 min". */
+export function rough(milliseconds) {
+  return duration(milliseconds).replace(/(?<= [a-z]+) \d+ [a-z]+$/, "");
+}
+
 /** How long ago a time of the API was: "3 min ago". */
 export function ago(text) {
   if (!text) return "never";

@@ -3,7 +3,7 @@
 import { act, poll } from "../api.js";
 import { Chart, Rates, Tiles } from "../chart.js";
 import { fill, h, panel } from "../dom.js";
-import { ago, count, duration, json, moment, partition, perSecond, short, shortName } from "../format.js";
+import { ago, count, duration, json, moment, partition, perSecond, rough, short, shortName } from "../format.js";
 import { ErrorPlace, head } from "../lists.js";
 import { empty } from "../notices.js";
 import { may } from "../rights.js";
@@ -47,11 +47,12 @@ export async function render(main, found, signal) {
     errors.clear();
     tiles.set("lag", count(known.lag), "messages not finished");
     tiles.set("held", count(known.in_flight), `of ${count(group.config.in_flight_max)} a partition`);
-    tiles.set("members", count(known.members.length));
-    tiles.set("oldest", known.oldest ? duration(known.oldest.age_ms) : "none", known.oldest ? `offset ${count(known.oldest.offset)}` : "");
+    tiles.set("oldest", known.oldest ? rough(known.oldest.age_ms) : "none", known.oldest ? `offset ${count(known.oldest.offset)}` : "");
     chart.push(Date.now(), [known.lag, known.in_flight]);
     const [accepted, failed, again] = ["accepted", "dead_lettered", "redelivered"].map((each) => rates.of(each, known.counts[each], Date.now()));
     done.push(Date.now(), [accepted, failed, again]);
+    const isLeft = known.members.length === 0 && known.lag > 0 && accepted === 0;
+    tiles.set("members", isLeft ? "none" : count(known.members.length), isLeft ? "nobody works on it" : "", isLeft);
     tiles.set("done", perSecond(accepted), `${count(known.counts.accepted)} since the start`);
     tiles.set("failed", perSecond(failed), `${count(known.counts.dead_lettered)} since the start`);
     members.rows = known.members;

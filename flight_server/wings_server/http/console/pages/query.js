@@ -46,12 +46,13 @@ export async function render(main, found, signal) {
   const errors = new ErrorPlace();
   const state = h("span", { class: "soft number", role: "status" });
   const result = h("div");
-  const text = h("textarea", { rows: 6, spellcheck: "false", "aria-label": "SQL statement", placeholder: "select * from orders limit 100" });
+  const text = h("textarea", { rows: 6, spellcheck: "false", "aria-label": "SQL statement" });
   text.value = found.keys.get("sql") ?? sessionStorage.getItem(KEPT) ?? "";
   const run = h("button", { class: "primary", type: "submit" }, "Run");
   const stop = h("button", { type: "button", hidden: true, onclick: () => running?.abort() }, "Cancel");
 
   async function execute() {
+    text.value ||= text.placeholder;
     const statement = text.value.trim().replace(/;+$/, "");
     if (!statement) return;
     keep(sessionStorage, KEPT, text.value);
@@ -164,11 +165,10 @@ function linkButton() {
   return navigator.clipboard ? button : null;
 }
 
-/** Offer a statement that fits: over the first topic there is. */
+/** Offer a statement over the first topic there is: beside what is typed, which may have begun. */
 async function suggest(text, namespace, signal) {
-  if (text.value) return;
   const [topic] = await act("list-topics", { namespace, limit: 1 }, { signal });
-  if (topic && !text.value) text.value = `select *\nfrom "${partsOf(topic.topic).id}"\nlimit ${LIMIT}`;
+  if (topic) text.placeholder = `select *\nfrom "${partsOf(topic.topic).id}"\nlimit ${LIMIT}`;
 }
 
 function show(place, { schema, rows }) {

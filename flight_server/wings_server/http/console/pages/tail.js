@@ -41,7 +41,7 @@ class Live {
     this.filter = found.keys.get("filter") ?? "";
     this.isPaused = false;
     this.errors = new ErrorPlace();
-    this.state = h("span", { class: "soft number", role: "status" }, "waiting for messages");
+    this.state = h("span", { class: "soft number", role: "status" }, "reading…");
     this.place = h("div");
     this.restart();
     this.pause = this.#pauseButton();
@@ -73,7 +73,7 @@ class Live {
     ], {
       label: "Live messages, newest first",
       key: (row) => `${row.__partition} ${row.__offset}`,
-      empty: () => empty(this.filter ? "No new message passes the filter" : "Waiting for messages", "They appear here as they are committed.", `wings push ${partsOf(this.topic.topic).id} FILE.csv`),
+      empty: () => this.isFirst ? empty("Reading", "The last messages of the topic.") : empty(this.filter ? "No new message passes the filter" : "Waiting for messages", "They appear here as they are committed.", `wings push ${partsOf(this.topic.topic).id} FILE.csv`),
       onOpen: (row) => {
         location.hash = route("message", [this.topic.topic, row.__partition, row.__offset]);
       },
@@ -196,6 +196,7 @@ class Live {
       const all = this.rows.concat(rows).sort(newestFirst);
       this.rows = isOlder ? all.slice(-ROWS_MAX) : all.slice(0, ROWS_MAX);
     }
+    this.isFirst = false;
     this.table.rows = this.rows;
     this.#tell();
     return ranges.length > 0;
@@ -253,7 +254,10 @@ class Live {
       this.#note(some);
       this.#add(rows);
     }
-    this.isFirst = false;
+    if (this.isFirst) {
+      this.isFirst = false;
+      this.table.draw();
+    }
     this.errors.clear();
     this.input.removeAttribute("aria-invalid");
     this.#tell();
