@@ -316,9 +316,7 @@ def seek(
     with connected(endpoint, topic) as client:
         described = client.topic(topic)
         only = one_partition(partition, described)
-        client.share_group(
-            group, described
-        )  # A dry run and a question, too, tell of a missing one.
+        client.share_group(group, described)  # A dry run tells of a missing one, too.
         if not goes_on(
             f"Move {group} of {short_name(described.name)} to {to}", yes=yes, dry_run=dry_run
         ):
