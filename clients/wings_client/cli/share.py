@@ -264,7 +264,7 @@ def _differs(asked: Mapping[str, Any], group: ShareGroup, key: str) -> bool:
     """Return whether a group has another value of a key than the one asked for."""
     found = group.config[key]
     if key == "dlq_topic" and asked[key] is not None:
-        return found is None or TopicName.parse(asked[key]) != TopicName.parse(found)
+        return found is None or TopicName.parse(asked[key]) != TopicName.parse(str(found))
     return found != asked[key]
 
 
