@@ -36,7 +36,7 @@ from wings_core.contracts.actions import ListTopics
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.metadata.remote import RemoteMetadata
 from wings_core.security.tokens import PeerAccess
-from wings_server import certificates, nodes
+from wings_server import certificates
 from wings_server.http.app import create_app
 from wings_server.http.listener import HttpListener
 from wings_server.nodes import GroupNode
@@ -182,20 +182,6 @@ def test_a_node_says_how_another_is_to_be_trusted(
     node = GroupNode(server.server.log, groups.node, PeerAccess(), tls=True)
     with closing(node), pytest.raises(Unavailable, match="not trusted here: name its"):
         node.call(secured.flight.partition("//")[2], "list-topics", ListTopics())
-
-
-def test_connections_to_nodes_that_are_gone_are_dropped(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nodes, "CLIENTS_MAX", 2)
-    groups = server.server.log.consumer_groups
-    assert groups is not None
-    with closing(GroupNode(server.server.log, groups.node, PeerAccess(), tls=False)) as node:
-        for port in range(1, 6):
-            with pytest.raises(Unavailable):
-                node.call(f"127.0.0.1:{port}", "list-topics", ListTopics())
-        assert len(vars(node)["_clients"]) <= 2
-        assert node.call(server.flight.partition("//")[2], "list-topics", ListTopics())
 
 
 def test_commands_say_what_keeps_a_connection_from_being_made(
