@@ -81,6 +81,12 @@ class LogCollector:
                 "End of the listeners' certificate, in seconds since the epoch.",
                 self._log.tls.ends_at.timestamp(),
             )
+        if (last_at := self._log.backups.last_at) is not None:
+            yield GaugeMetricFamily(
+                "wings_last_backup_timestamp_seconds",
+                "Moment of the last backup begun at this process, in seconds since the epoch.",
+                last_at / 1_000_000,
+            )
         yield GaugeMetricFamily("wings_sql_queries", "SQL queries that run.", self._log.sql_running)
         if self._log.drain is not None:
             yield GaugeMetricFamily(

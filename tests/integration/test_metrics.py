@@ -57,6 +57,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> str:
         create_group(client, "jobs")
         Member(client, "jobs").acquire()
         httpx.get(f"{server.http}/v1/none")
+        act(client, "backup-begin")
         used = httpx.get(f"{server.http}/metrics").text
     make_certificates(directory, [], days=10)
     tls = ["--tls-cert", f"{directory}/server.pem", "--tls-key", f"{directory}/server-key.pem"]

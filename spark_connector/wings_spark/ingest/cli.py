@@ -2,12 +2,14 @@
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from wings_client.cli.app import MARKUP
+from wings_client.cli.output import Format, write_list
 from wings_core.contracts.shards import describe_shard
 from wings_spark.ingest import status as calls
 from wings_spark.ingest.settings import SourceSettings
@@ -40,6 +42,9 @@ Then:
 
 SourceOption = Annotated[
     Path, typer.Option("--source", metavar="FILE", help="The source, as TOML.", dir_okay=False)
+]
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="jsonl: an object on each line; table for people.")
 ]
 FilesArgument = Annotated[
     list[str] | None,
@@ -80,9 +85,13 @@ def run(
 
 
 @app.command()
-def status(source: SourceOption) -> None:
+def status(source: SourceOption, *, wanted_format: FormatOption = "jsonl") -> None:
     """Show figures: files by state, messages that wait, rows of the last batches."""
-    _write(calls.figures(SourceSettings.load(source)))
+    found = calls.figures(SourceSettings.load(source))
+    if wanted_format in {"json", "jsonl"}:
+        _write(found)
+    else:
+        write_list(("figure", "value"), _flat(found), wanted_format)
 
 
 @app.command("list")
@@ -92,17 +101,18 @@ def list_files(
     state: Annotated[
         str | None, typer.Option(help="Only files in this state: `open`, `finished` or `dead`.")
     ] = None,
+    wanted_format: FormatOption = "jsonl",
 ) -> None:
-    """List the remembered files, an object on each line."""
-    for shard in calls.files_of_source(SourceSettings.load(source), state):
-        _write(describe_shard(shard))
+    """List the remembered files."""
+    found = calls.files_of_source(SourceSettings.load(source), state)
+    _write_rows(map(describe_shard, found), wanted_format)
 
 
 @app.command()
-def dlq(source: SourceOption) -> None:
+def dlq(source: SourceOption, *, wanted_format: FormatOption = "jsonl") -> None:
     """List the dead files, which failed too often, with their last errors."""
-    for shard in calls.files_of_source(SourceSettings.load(source), "dead"):
-        _write(describe_shard(shard))
+    found = calls.files_of_source(SourceSettings.load(source), "dead")
+    _write_rows(map(describe_shard, found), wanted_format)
 
 
 @app.command()
@@ -123,14 +133,14 @@ def history(
     source: SourceOption,
     *,
     last: Annotated[int, typer.Option(metavar="N", min=1, help="The last N entries.")] = 1_000,
+    wanted_format: FormatOption = "jsonl",
 ) -> None:
     """List what batches did with files, the oldest first: rows, bytes, times and outcome.
 
     Covers all pipelines of the source, if it has a topic for its history; otherwise the last
     batches of this one.
     """
-    for entry in calls.history(SourceSettings.load(source), last):
-        _write(entry)
+    _write_rows(calls.history(SourceSettings.load(source), last), wanted_format)
 
 
 @app.command()
@@ -171,3 +181,23 @@ def backfill(
 
 def _write(found: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+
+
+def _write_rows(found: Iterable[dict[str, Any]], wanted: Format) -> None:
+    """Write objects of the same keys; lines of JSON as they come."""
+    if wanted == "jsonl":
+        for each in found:
+            _write(each)
+        return
+    rows = list(found)
+    names = list(rows[0]) if rows else []
+    write_list(names, [tuple(each.values()) for each in rows], wanted, "there are none")
+
+
+def _flat(figures: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the paths and values of nested objects."""
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, "" if value is None else str(value)

@@ -1,7 +1,9 @@
 """`wings ingest`, but for the run itself, which needs Spark."""
 
+import csv
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +21,8 @@ Call = Callable[..., tuple[int, list[Any], str]]
 
 
 @pytest.fixture
-def call(server: "RunningServer", new_topic_id: str, tmp_path: Path, command: Command) -> Call:
-    """Call a command on a source of the test's own; returns status, what it wrote, and errors."""
+def toml(server: "RunningServer", new_topic_id: str, tmp_path: Path) -> Path:
+    """A source of the test's own."""
     toml = tmp_path / "source.toml"
     toml.write_text(
         f'name = "{new_topic_id}"\ncheckpoint = "checkpoint"\n'
@@ -28,6 +30,12 @@ def call(server: "RunningServer", new_topic_id: str, tmp_path: Path, command: Co
         f'[target]\nendpoint = "{server.flight}"\ntopic = "{new_topic_id}"\n'
         "[limits]\nmax_delivery_attempts = 1\n"
     )
+    return toml
+
+
+@pytest.fixture
+def call(toml: Path, command: Command) -> Call:
+    """Call a command on the source; returns status, what it wrote, and errors."""
 
     def run(subcommand: str, *arguments: str) -> tuple[int, list[Any], str]:
         status, out, err = command("ingest", subcommand, "--source", toml, *arguments)
@@ -75,6 +83,37 @@ def test_files_are_listed_given_up_and_tried_again(
     assert numbers(wings, new_topic_id) == [0, 1, 2, 3, 4]
     assert call("dlq")[1] == []
     queue.close()
+
+
+def test_files_are_listed_in_other_formats(
+    wings: Client,
+    toml: Path,
+    command: Command,
+    pipeline: Pipeline,
+    new_topic_id: str,
+    tmp_path: Path,
+) -> None:
+    def call(subcommand: str, wanted: str) -> tuple[str, str]:
+        given = ("ingest", subcommand, "--source", toml, "--format", wanted)
+        status, out, err = command(*given)
+        assert status == 0
+        return out, err
+
+    for subcommand in ("list", "dlq", "history"):
+        assert call(subcommand, "table") == ("", "there are none\n")
+    wings.create_topic(new_topic_id, {"n": "int64"})
+    file = tmp_path / "file.jsonl"
+    write_jsonl(file, range(3))
+    with closing(SqliteQueue(tmp_path / "queue.sqlite")) as queue:
+        queue.send([str(file)])
+    pipeline.drain()
+    (listed,) = json.loads(call("list", "json")[0])
+    assert (listed["shard"], listed["position"]) == (str(file), 3)
+    (done,) = csv.DictReader(call("history", "csv")[0].splitlines())
+    assert (done["outcome"], done["rows"]) == ("finished", "3")
+    assert str(file) in call("list", "table")[0]
+    figures = dict(csv.reader(call("status", "csv")[0].splitlines()))
+    assert (figures["files.finished"], figures["last_batches.rows"]) == ("1", "3")
 
 
 def test_what_is_in_a_directory_already_is_told_of_and_read_once(
