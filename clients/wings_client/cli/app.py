@@ -96,7 +96,7 @@ LISTED = {
         "Look at named consumers, groups included; delete offsets of those gone for good.",
     ),
     "group": _Listed("Admin", "Look at consumer groups, and reset them."),
-    "namespace": _Listed("Admin", "Look at namespaces."),
+    "namespace": _Listed("Admin", "Create, look at and delete namespaces."),
     "token": _Listed("Admin", "Create, alter, list and revoke the tokens that callers present."),
     "topic": _Listed("Admin", "Create, list, describe, alter and delete topics."),
     "backup": _Listed(
