@@ -873,19 +873,6 @@ def test_what_others_hold_is_asked_for_less_and_less_often_however_often_a_membe
         assert len(other.acquire_now(request) or other.acquire_now(request)) == 1
 
 
-def test_what_comes_after_much_that_others_hold_for_long_is_found_soon(tmp_path: Path) -> None:
-    with open_share(tmp_path, 3) as share:
-        group, other = share.group(), share.open_coordinator()
-        share.metadata.push(share.topic, 1_000)
-        assert len(share.acquire(group, 200)) == 1
-        request = AcquireRequest(group, "two", None, 1)
-        for _ in range(10):
-            began = share.clock.time
-            while not other.acquire_now(request):
-                share.clock.time += 0.05
-                assert share.clock.time < began + 20, "800 messages are available"
-
-
 def test_a_look_ends_though_what_it_has_looked_at_is_to_be_asked_for_again_by_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

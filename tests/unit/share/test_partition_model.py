@@ -152,7 +152,9 @@ class PartitionMachine(RuleBasedStateMachine):
     def select(self, messages_max: int, skip: int) -> None:
         self._advance()
         touched = self.subject.frontier
-        expected = self._expected(messages_max, touched, skip)
+        expected = self._expected(messages_max, touched, skip) or self._expected(
+            messages_max, touched
+        )
         picks = self.subject.select(
             self.log_end, messages_max, self.in_flight_max, self.limit, skip
         )
@@ -314,13 +316,10 @@ class PartitionMachine(RuleBasedStateMachine):
                 runs.append((message.count, []))
             runs[-1][1].append(offset)
         got: list[int] = []
-        runs = [(count, offsets) for count, offsets in runs if count < self.limit]
-        if runs and runs[-1][1][0] < touched:  # It goes round.
-            skip %= sum(len(offsets) for _, offsets in runs)
         for count, offsets in runs:
-            if offsets[0] >= touched:
-                skip %= len(offsets)
-            left = min(skip, len(offsets))
+            if count >= self.limit:
+                continue
+            left = min(skip, len(offsets) - (offsets[0] >= touched))
             offsets, skip = offsets[left:], skip - left
             if not offsets:
                 continue

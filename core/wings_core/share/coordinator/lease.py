@@ -36,9 +36,8 @@ from wings_core.share.state.partition import Pick, deliverable, is_throttled
 PEEK_PARTITIONS, PEEK_MIN = 16, 4
 """Ready partitions that an acquire looks at first, at most and at least; then at more."""
 
-SKIP_REQUESTS, SKIP_TIMES_MAX = 8, 6
-"""After a collision, begin up to so many requests' messages further on, and four times as far after
-each further one, so many times: what is available may come after all that others hold for long."""
+SKIP_REQUESTS = 7
+"""After a collision, begin up to so many requests' messages further on, and one more for each."""
 
 BatchEnd = Callable[[ShareGroup, Partition, int], int]
 """Returns the last offset of the batch that holds a committed offset."""
@@ -193,10 +192,8 @@ class Leases:
             for number, each in wanting.items():
                 skip = 0
                 if tracked.collisions:
-                    step = each.request.messages_max
-                    times = min(tracked.collisions - 1, SKIP_TIMES_MAX)
-                    most = min(config.in_flight_max, SKIP_REQUESTS * step << 2 * times)
-                    skip = self._rng.randrange(0, most + 1, step)
+                    skip = self._rng.randrange(SKIP_REQUESTS + tracked.collisions)
+                    skip *= each.request.messages_max
                 picks = state.select(
                     bounds.end,
                     min(each.room, each.request.range_max) if config.is_ordered else each.room,

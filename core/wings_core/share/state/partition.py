@@ -308,7 +308,7 @@ class MessageStates:
             messages_max: Messages at most, at least 1.
             in_flight_max: Messages in flight at most.
             limit: The group's delivery limit.
-            skip: Messages to leave for later; at their end it goes on at the first.
+            skip: Messages to leave for later, where others come after them.
             ordered: Whether the messages come in order.
             alone: Whether the worker gets nothing else; otherwise no throttled range is picked.
         """
@@ -319,16 +319,15 @@ class MessageStates:
             skip = 0
         picks, room, left = self._select_ready(room, limit, skip, ordered=ordered, alone=alone)
         if room > 0 and self._has_fresh(log_end):
-            left %= log_end - self.frontier
-            if left:
+            left = min(left, log_end - self.frontier - 1)
+            if left > 0:
                 self._touch(self.frontier + left - 1)
             first = self.frontier
             last = min(log_end, first + room) - 1
             self.frontier = last + 1
             picks.append(self._pick(first, last, 0))
         if skip and not picks:
-            skip %= max(1, skip - left)
-            return self.select(log_end, messages_max, in_flight_max, limit, skip, alone=alone)
+            return self.select(log_end, messages_max, in_flight_max, limit, alone=alone)
         return picks
 
     def select_exhausted(self, limit: int, *, ordered: bool = False) -> list[Pick]:
@@ -572,7 +571,7 @@ class MessageStates:
                 continue
             throttled = is_throttled(record.deliveries, limit)
             if throttled and (not alone or picks):
-                return picks, 0, skip
+                return picks, 0, 0
             if skip:
                 first, skip, at = first + skip, 0, at + 1
             wanted = min(room, deliverable(record.deliveries, last - first + 1, limit))
