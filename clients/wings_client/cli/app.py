@@ -135,7 +135,7 @@ LISTED = {
     ),
     "status": _Listed(
         "Operate",
-        "Show a server's version, your rights, its nodes and disk, and what needs you.",
+        "Show a server's version, your rights, its nodes, disk and memory, and what needs you.",
     ),
 }
 """The commands of Wings, by name."""
