@@ -873,6 +873,18 @@ def test_what_others_hold_is_asked_for_less_and_less_often_however_often_a_membe
         assert len(other.acquire_now(request) or other.acquire_now(request)) == 1
 
 
+def test_what_comes_after_all_that_others_hold_is_acquired_at_once(tmp_path: Path) -> None:
+    with open_share(tmp_path, 3) as share:
+        group, other = share.group(), share.open_coordinator()
+        share.metadata.push(share.topic, 1_000)
+        assert len(share.acquire(group, 200)) == 1
+        request = AcquireRequest(group, "two", None, 1)
+        for _ in range(10):
+            ((first, last, deliveries),) = spans(other.acquire_now(request))
+            assert 200 <= first == last < 220, "the next ones, which spread over some"
+            assert deliveries == 1
+
+
 def test_a_look_ends_though_what_it_has_looked_at_is_to_be_asked_for_again_by_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,9 @@ DEAD_LETTER_WRITE_MS = 2
 BACK_OFF_SECONDS = (0.02, 1.0)
 """The pause after messages were found to be held by others: at first, and after many times."""
 
+COLLISIONS_READ_MAX = 3
+"""Collisions in a row after each of which holds are read, so that another choice is worth it."""
+
 OFFSET_MAX = 1 << 62
 """No message has a later offset, and replicas refuse to be asked about one."""
 
@@ -271,11 +274,13 @@ class Finalizer:
     def retry_seconds(self, group: ShareGroup, partition: Partition) -> float:
         """Return the seconds after which to ask again for messages that seem to be available.
 
-        0: at once, as not all messages asked for last were held by others.
+        0: at once, as not all messages asked for last were held by others, or there is a choice.
         """
         with self._table.lock:
             tracked = self._table.find(group, partition)
-            return self._pause(tracked) if tracked is not None and tracked.collisions else 0.0
+            if tracked is None or not tracked.collisions or tracked.has_choice:
+                return 0.0
+            return self._pause(tracked)
 
     def put_back(self, tracked: TrackedPartition, picks: Iterable[Pick]) -> None:
         """Make messages that were not held available again, and tell those who saw them pending."""
@@ -309,6 +314,21 @@ class Finalizer:
         for first, last, retry_seconds in ranges:
             wait = min(pause, retry_seconds) if retry_seconds else pause
             tracked.state.unpick(first, last, 0, now + wait)
+
+    def put_off_held(self, group: ShareGroup, tracked: TrackedPartition) -> Procedure[None]:
+        """Choose messages that no other holds from now on, if replicas tell which these are."""
+        partition = tracked.key.partition
+        try:
+            held = yield from self._quorum.held(group.uuid, [partition])
+        except WingsError:
+            return
+        with self._table.lock:
+            now, most = self._clock.now(), BACK_OFF_SECONDS[1] * self._rng.uniform(0.5, 1.5)
+            for each in held.get(partition, ()):
+                until = now + min(most, each.left_ms / 1_000)
+                tracked.state.put_off(each.first, each.last, until)
+            messages = sum(each.last - each.first + 1 for each in held.get(partition, ()))
+            tracked.has_choice = messages < group.config.in_flight_max
 
     def _pause(self, tracked: TrackedPartition) -> float:
         least, most = BACK_OFF_SECONDS

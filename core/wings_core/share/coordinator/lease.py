@@ -19,7 +19,7 @@ from wings_core.errors import Internal, WingsError
 from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup
 from wings_core.partitions import Partition
-from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.finalize import COLLISIONS_READ_MAX, Finalizer
 from wings_core.share.coordinator.partitions import (
     READ_AGAIN_SECONDS,
     READ_PARTITIONS_MAX,
@@ -161,11 +161,13 @@ class Leases:
         outcomes = yield from self._quorum.hold(asked)
         until = self._quorum.expiry(asked_at, config.lock_duration_ms)
         found: list[tuple[int, Leased]] = []
+        collided = False
         for taken, held in zip(bundle.taken, outcomes, strict=True):
             if isinstance(held, WingsError):
                 self._finalizer.put_back(tracked, taken.picks)
                 found.append((taken.number, held))
                 continue
+            collided = collided or is_collision(held)
             delivered = yield from self._granted(group, tracked, held, taken, until)
             if delivered and self._clock.now() >= until:
                 # It took too long: others may have them by now.
@@ -173,6 +175,8 @@ class Leases:
                 delivered = []
             ranges = [_leased(group, tracked, each, taken.lease) for each in delivered]
             found.append((taken.number, ranges))
+        if collided and tracked.collisions <= COLLISIONS_READ_MAX and not config.is_ordered:
+            yield from self._finalizer.put_off_held(group, tracked)
         return found
 
     def _select(
@@ -307,7 +311,8 @@ class Leases:
         tracked.read_again_seconds = READ_AGAIN_SECONDS[0]
         for gone in held.finished:
             tracked.state.finish(gone.first, gone.last)
-        tracked.collisions = tracked.collisions + 1 if held.refused and not held.granted else 0
+        tracked.collisions = tracked.collisions + 1 if is_collision(held) else 0
+        tracked.has_choice = False
         if held.refused:
             refused = [(gone.first, gone.last, gone.retry_seconds) for gone in held.refused]
             self._finalizer.put_off(tracked, refused)
@@ -375,6 +380,7 @@ class Acquires:
             index.look_again()  # Over a network, commits are told of a while later.
         most, tried = peeked([request]), set[Partition]()
         recent = only is not None or not self._is_local
+        rounds = 0
         while True:
             picked = self.pick(index, group, [request], most, tried, times=times, recent=recent)
             (acquired,) = self.hand_out(picked, self._runner.run_all(picked.procedures))
@@ -382,8 +388,14 @@ class Acquires:
                 raise acquired
             if acquired or not picked.logs:
                 return acquired
-            # Where others held all that was picked, the rest of the partitions were not looked at.
-            tried.update(bundle.tracked.key.partition for bundle in picked.bundles)
+            # Where others held all that was picked, the rest of the partitions were not looked at,
+            # nor what comes after it.
+            rounds += 1
+            tried.update(
+                bundle.tracked.key.partition
+                for bundle in picked.bundles
+                if rounds > COLLISIONS_READ_MAX or not bundle.tracked.has_choice
+            )
             if not picked.bundles:
                 tried.update(picked.logs)
             most = READ_PARTITIONS_MAX
@@ -519,6 +531,11 @@ class _Open:
         # Nothing comes beside a throttled range.
         self.room = 0 if is_throttled(picks[-1].count, limit) else self.room - messages
         self.has_some = True
+
+
+def is_collision(held: HoldResult) -> bool:
+    """Tell whether others held all that was asked for and is not finished."""
+    return bool(held.refused) and not held.granted
 
 
 def _told(error: Exception) -> WingsError:

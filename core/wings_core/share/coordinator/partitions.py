@@ -447,6 +447,8 @@ class TrackedPartition:
     """How long after that it is worth asking again."""
     collisions: int = 0
     """How often in a row all that was asked for was held by others."""
+    has_choice: bool = False
+    """Whether what others hold was read after the last collision, and leaves room for more."""
     is_checking: bool = False
     """Whether the times of messages are being read."""
     is_seen_full: bool = False

@@ -275,13 +275,19 @@ class HoldQuorum:
                 yield from self.repair(ShareKey(group_uuid, topic_uuid, partition), found.to_repair)
         return known
 
-    def held(self, group_uuid: str) -> Procedure[dict[Partition, list[HeldRange]]]:
+    def held(
+        self, group_uuid: str, partitions: Sequence[Partition] = ()
+    ) -> Procedure[dict[Partition, list[HeldRange]]]:
         """Return what a majority knows to be held of a group, in order of offset.
+
+        Args:
+            group_uuid: The group.
+            partitions: Which; none for all that are known.
 
         Raises:
             Unavailable: No majority answered.
         """
-        states = yield from self._read(ReadRequest(group_uuid, (), with_holds=True))
+        states = yield from self._read(ReadRequest(group_uuid, tuple(partitions), with_holds=True))
         return {each: held_by(found, self.majority) for each, found in states.items()}
 
     def forget(self, group_uuid: str) -> Procedure[None]:

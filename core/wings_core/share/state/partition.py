@@ -400,6 +400,16 @@ class MessageStates:
             if record.state is MessageState.PENDING:
                 self._free(begin, end, max(count, record.deliveries), until)
 
+    def put_off(self, first: int, last: int, until: float) -> None:
+        """Make the available messages of `[first, last]`, which others hold, so from a time on."""
+        first = max(first, self.start_offset)
+        if first > last:
+            return
+        self._touch(last)
+        for begin, end, record in self._ranges.parts(first, last):
+            if record.state is MessageState.AVAILABLE and record.until < until:
+                self._put(begin, end, record._replace(until=until))
+
     # Of what is held.
 
     def held(
