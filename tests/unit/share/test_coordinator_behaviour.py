@@ -885,6 +885,23 @@ def test_what_comes_after_all_that_others_hold_is_acquired_at_once(tmp_path: Pat
             assert deliveries == 1
 
 
+def test_new_messages_are_acquired_at_once_while_others_hold_all_older_ones(
+    tmp_path: Path,
+) -> None:
+    with open_share(tmp_path, 3) as share:
+        group, other = share.group(), share.open_coordinator()
+        share.metadata.push(share.topic, 200)
+        assert len(share.acquire(group, 200)) == 1
+        request = AcquireRequest(group, "two", None, 1)
+        for _ in range(50):
+            assert other.acquire_now(request) == []
+            share.clock.time += 0.1
+        for offset in range(200, 205):
+            share.metadata.push(share.topic, 1)
+            assert spans(other.acquire_now(request)) == [(offset, offset, 1)]
+            share.clock.time += 2
+
+
 def test_a_look_ends_though_what_it_has_looked_at_is_to_be_asked_for_again_by_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

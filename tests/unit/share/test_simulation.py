@@ -345,7 +345,7 @@ FOUND_BY = {
     "the first of several members accepts for all": 6,
     "what several members take is granted on a minority": 19,
     "what was refused to one of several members is leased": 7,
-    "a coordinator's leases are those of its last start": 1_264,
+    "a coordinator's leases are those of its last start": 269,
     "a stream gives credit back to a client that stands still": 1,
     "a stream counts on a lock for longer than the coordinator": 87,
     "a stream gives back what its client releases": 23,

@@ -50,7 +50,7 @@ BACK_OFF_SECONDS = (0.02, 1.0)
 """The pause after messages were found to be held by others: at first, and after many times."""
 
 COLLISIONS_READ_MAX = 3
-"""Collisions in a row after each of which holds are read, so that another choice is worth it."""
+"""Collisions in a row after each of which holds are read; later ones once a second at most."""
 
 OFFSET_MAX = 1 << 62
 """No message has a later offset, and replicas refuse to be asked about one."""
@@ -316,19 +316,24 @@ class Finalizer:
             tracked.state.unpick(first, last, 0, now + wait)
 
     def put_off_held(self, group: ShareGroup, tracked: TrackedPartition) -> Procedure[None]:
-        """Choose messages that no other holds from now on, if replicas tell which these are."""
-        partition = tracked.key.partition
+        """Choose messages that no other holds, for a second, if replicas tell which these are."""
+        partition, longest = tracked.key.partition, BACK_OFF_SECONDS[1]
+        with self._table.lock:
+            now = self._clock.now()
+            if tracked.collisions > COLLISIONS_READ_MAX and now < tracked.held_read_at + longest:
+                return
+            tracked.held_read_at = now
         try:
             held = yield from self._quorum.held(group.uuid, [partition])
         except WingsError:
             return
         with self._table.lock:
-            now, most = self._clock.now(), BACK_OFF_SECONDS[1] * self._rng.uniform(0.5, 1.5)
+            now, most = self._clock.now(), longest * self._rng.uniform(0.5, 1.5)
             for each in held.get(partition, ()):
                 until = now + min(most, each.left_ms / 1_000)
                 tracked.state.put_off(each.first, each.last, until)
             messages = sum(each.last - each.first + 1 for each in held.get(partition, ()))
-            tracked.has_choice = messages < group.config.in_flight_max
+            tracked.has_choice = 0 < messages < group.config.in_flight_max
 
     def _pause(self, tracked: TrackedPartition) -> float:
         least, most = BACK_OFF_SECONDS

@@ -175,7 +175,7 @@ class Leases:
                 delivered = []
             ranges = [_leased(group, tracked, each, taken.lease) for each in delivered]
             found.append((taken.number, ranges))
-        if collided and tracked.collisions <= COLLISIONS_READ_MAX and not config.is_ordered:
+        if collided and not config.is_ordered:
             yield from self._finalizer.put_off_held(group, tracked)
         return found
 

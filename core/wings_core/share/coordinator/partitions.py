@@ -14,6 +14,7 @@ of all of them, and is never held while an effect is under way.
 """
 
 import heapq
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -447,6 +448,8 @@ class TrackedPartition:
     """How long after that it is worth asking again."""
     collisions: int = 0
     """How often in a row all that was asked for was held by others."""
+    held_read_at: float = -math.inf
+    """When the replicas were asked what others hold of it."""
     has_choice: bool = False
     """Whether what others hold was read after the last collision, and leaves room for more."""
     is_checking: bool = False
