@@ -14,12 +14,14 @@ from pathlib import Path
 from random import Random
 
 import world_threads
-from group_clients import GroupClient, committed_of
+from group_clients import committed_of
 from group_history import GroupHistory
 from group_machines import GroupLog, connect
 from history import History, Place
 from power_loss import Disk, changes_of, fail_calls
 from programs import OUTPUTS, TOPICS, Crash, DiskFault, Operation, Program
+from share_clients import LIMIT, ShareClient, config_of, ends_of, letters_of
+from share_history import ShareHistory
 from world_clients import SCHEMA, numbers_of, places_of
 from world_threads import NEVER, Crashed, Life, Scheduler, Task
 from world_wire import Wire
@@ -137,7 +139,10 @@ class World:
     ) -> None:
         self.history = History()
         self.groups = GroupHistory()
+        self.share_config = config_of(program.shares)
+        self.shares = ShareHistory(LIMIT, self.share_config.is_ordered)
         self.scheduler = Scheduler(program.schedule)
+        self.schedule = program.schedule
         self.has_nodes = program.nodes > 0
         self._program = program
         self._random = Random(program.schedule)
@@ -236,7 +241,7 @@ class World:
         for number, operations in enumerate(self._program.clients):
             if operations:
                 self.doing[number] = operations[0], self.scheduler.now_ns
-            work = partial(GroupClient(self, number).run, operations)
+            work = partial(ShareClient(self, number).run, operations)
             self._clients.append(self.scheduler.start(f"client {number}", work))
         quiet_ns = self.scheduler.now_ns
         while not all(client.life.dead for client in self._clients):
@@ -404,6 +409,9 @@ class World:
                         stored = machine.log.registry.get_offsets(consumer)
                         self.history.see_offsets(consumer, places_of(stored))
                     self.groups.check(self.history, partial(committed_of, machine.log))
+                    if self._program.shares:
+                        letters = letters_of(machine.log) if self.share_config.dlq_topic else None
+                        self.shares.check(ends_of(machine.log), letters)
         self._stop()
         directory = self._machines[0].directory
         if self._program.nodes:

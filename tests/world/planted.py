@@ -21,6 +21,9 @@ from wings_core.metadata.store import maintenance as store_maintenance
 from wings_core.metadata.store.database import FairPool
 from wings_core.metadata.store.transactions import DatabaseTransactions
 from wings_core.metadata.waiting import Waiters, Wake
+from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.storage import files, segments
 from wings_core.times import Deadline
 from wings_server.flight import do_get
@@ -161,6 +164,24 @@ BUGS: dict[str, Bug] = {
     "a group is taken over without its members": Bug(
         GroupCoordinator, "_load", "stored.members", "[]"
     ),
+    "what was leased before a crash is leased again at once": Bug(
+        Replica, "_refusals", "if seconds > 0:", "if False:"
+    ),
+    "what a share group has finished is not stored": Bug(
+        SqliteHoldStore,
+        "_write",
+        "if write.finished_removed or write.finished_added:",
+        "if write.finished_removed:",
+    ),
+    "a dead letter is not waited for": Bug(
+        Finalizer, "write_dead_letters", "error = yield FinishDeadLetters(pending)", "error = None"
+    ),
+    "what comes after a finished message is taken for finished": Bug(
+        Finalizer,
+        "tombstone",
+        "tracked.state.finish(each.first, each.last)",
+        "tracked.state.finish(each.first, each.last + 1)",
+    ),
 }
 
 FOUND_BY: dict[str, int] = {
@@ -193,5 +214,9 @@ FOUND_BY: dict[str, int] = {
     "a group that is taken over begins at the start": 4,
     "a lease lasts as long as the clock is set back": 452,
     "a group is taken over without its members": 18,
+    "what was leased before a crash is leased again at once": 69,
+    "what a share group has finished is not stored": 111,
+    "a dead letter is not waited for": 76,
+    "what comes after a finished message is taken for finished": 13,
 }
 """Worlds that show those that the first does not, as the code is now; they are tried first."""

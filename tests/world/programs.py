@@ -19,6 +19,10 @@ OPERATIONS_MAX = (3, 4, 6, 14)
 """Most operations of each client: small worlds take a third of the time of large ones."""
 OUTPUTS = {"out": "k", "done": None}
 """Topics that members of groups write to, where there are groups."""
+SHARE_TOPIC, DEAD_LETTERS = "keyed", "dead"
+"""Topics of the share group, where there is one, and of its dead letters."""
+SHARE_KINDS = ("any", "any", "ordered", "letters")
+"""Messages in any order, in order, or in any with dead letters."""
 POINTS = 2_500
 """Scheduling points within which machines crash; a program without crashes passes about as many."""
 
@@ -76,6 +80,7 @@ class Program:
         disk_faults: In their order.
         merges: Whether maintenance merges pages into segments as soon as it may.
         groups: Whether machines run consumer groups.
+        shares: Kind of the share group, of `SHARE_KINDS`; empty: there is none.
     """
 
     schedule: str
@@ -85,12 +90,14 @@ class Program:
     merges: bool = False
     disk_faults: tuple[DiskFault, ...] = ()
     groups: bool = False
+    shares: str = ""
 
     @classmethod
     def of(cls, seed: int) -> "Program":
         """Draw the program of a seed.
 
-        Every third is of nodes, every fourth merges, and every seventh has a consumer group.
+        Every third is of nodes, every fourth merges, and every seventh has a consumer group, or, on
+        one server, a share group.
         """
         random = Random(f"program {seed}")
         nodes = NODES if seed % 3 == 2 else 0
@@ -109,6 +116,10 @@ class Program:
         clients += clients[1:2] * random.choice((0, 0, 1, 2))  # Readers go together, often.
         if groups:
             clients = [*clients[:1], *_group_clients(random)]
+        shares = ""
+        if seed % 7 == 6 and not nodes:
+            shares = random.choice(SHARE_KINDS)
+            clients = [*clients[:1], *_share_clients(random)]
         if any(each.kind == "publish" for operations in clients for each in operations):
             clients.append((Operation("look"),))
         end = POINTS * (most + 4) // 18
@@ -121,9 +132,8 @@ class Program:
             _disk_fault(random, point)
             for point in sorted(random.sample(range(200, end), random.choice((0, 0, 0, 1, 3))))
         )
-        return cls(
-            f"schedule {seed}", nodes, tuple(clients), crashes, seed % 4 == 1, faults, groups
-        )
+        schedule, merges = f"schedule {seed}", seed % 4 == 1
+        return cls(schedule, nodes, tuple(clients), crashes, merges, faults, groups, shares)
 
     @classmethod
     def all_of(cls, nodes: int, merges: bool) -> "Program":
@@ -160,6 +170,7 @@ class Program:
     def __str__(self) -> str:
         """Return it as lines."""
         kind = f"{', merges' * self.merges}{', groups' * self.groups}"
+        kind += f", share group: {self.shares}" * bool(self.shares)
         lines = [f"{self.schedule!r}, {self.nodes or 'no'} nodes{kind}"]
         lines += [f"  {each}" for each in (*self.crashes, *self.disk_faults)]
         for number, operations in enumerate(self.clients):
@@ -229,23 +240,7 @@ def _client(random: Random, kind: str, hot: tuple[str, str], most: int) -> tuple
 def _group_clients(random: Random) -> list[tuple[Operation, ...]]:
     """Draw what groups read, members of one, one that resets or reads, and the last member."""
     group = random.choice(("exact", "exact", "exact", "loose"))
-    feeds = [
-        tuple(
-            each
-            for _ in range(random.randint(3, 8))
-            for each in (
-                Operation(
-                    random.choice(("push", "push", "burst", "send")),
-                    topic,
-                    random.choice(KEYS),
-                    random.choice((1, 3, 20)),
-                    random.choice((0, 1)),
-                ),
-                Operation("pause", milliseconds=random.choice((200, 500, 900))),
-            )
-        )
-        for topic in TOPICS
-    ]
+    feeds = [_feed(random, topic) for topic in TOPICS]
     members = [
         tuple(
             Operation(
@@ -263,3 +258,39 @@ def _group_clients(random: Random) -> list[tuple[Operation, ...]]:
     other = Operation(random.choice(("reset", "audit")), group, rows=random.randint(1, 2))
     last = Operation("settle", group, random.choice(KEYS))
     return [*feeds, *members, (pause, other) * 2, (last,)]
+
+
+def _share_clients(random: Random) -> list[tuple[Operation, ...]]:
+    """Draw what a share group reads, its workers, and the last of them."""
+    workers = [
+        tuple(
+            Operation(
+                random.choice(("take", "take", "take", "neglect", "renew")),
+                SHARE_TOPIC,
+                rows=random.choice((1, 2, 5, 50)),
+                milliseconds=random.choice((0, 50, 700, 1_500, 2_500)),
+            )
+            for _ in range(random.randint(2, 6))
+        )
+        for _ in range(random.randint(2, 4))
+    ]
+    last = Operation("finish", SHARE_TOPIC, rows=random.choice((1, 20, 100)))
+    return [_feed(random, SHARE_TOPIC), *workers, (last,)]
+
+
+def _feed(random: Random, topic: str) -> tuple[Operation, ...]:
+    """Draw pushes to a topic over some seconds."""
+    return tuple(
+        each
+        for _ in range(random.randint(3, 8))
+        for each in (
+            Operation(
+                random.choice(("push", "push", "burst", "send")),
+                topic,
+                random.choice(KEYS),
+                random.choice((1, 3, 20)),
+                random.choice((0, 1)),
+            ),
+            Operation("pause", milliseconds=random.choice((200, 500, 900))),
+        )
+    )
