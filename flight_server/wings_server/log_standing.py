@@ -11,6 +11,7 @@ import resource
 import threading
 import time
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -210,11 +211,18 @@ class History:
         """Return the names of the numbers of a kind's samples, after that of their time."""
         return ["at", *_COLUMNS[kind]]
 
-    def samples(self, series: SeriesName) -> list[list[int]]:
-        """Return the samples of a series, the oldest first: milliseconds since the epoch first."""
+    def samples(self, series: SeriesName, since: int = 0) -> list[list[int]]:
+        """Return the samples of a series, the oldest first: milliseconds since the epoch first.
+
+        Args:
+            series: The series.
+            since: Milliseconds since the epoch; the last sample before it is returned too.
+        """
         width = 1 + len(_COLUMNS[series.kind])
         with self._lock:
-            numbers = [*map(round, self._series.get(series, ()))]
+            found = self._series.get(series, array("d"))
+            times = found[::width]
+            numbers = [*map(round, found[max(0, bisect_right(times, since) - 1) * width :])]
         return [numbers[first : first + width] for first in range(0, len(numbers), width)]
 
     def topics_of(self, consumer: str) -> list[str]:

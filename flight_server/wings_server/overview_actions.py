@@ -45,7 +45,7 @@ from wings_core.names import DEFAULT_NAMESPACE, TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.security.principal import CALLER, Principal, authorize
 from wings_core.security.rights import Right
-from wings_core.share.progress import oldest_unfinished
+from wings_core.share.progress import GroupCounts, oldest_unfinished
 from wings_core.times import format_timestamp, now_us, parse_timestamp
 from wings_server.log_standing import LogStanding, SeriesName, usage
 from wings_server.rights import may_write_source
@@ -212,7 +212,7 @@ def _unfinished(log: ServedLog, caller: Principal, standing: LogStanding) -> Ite
 
     Delayed messages do not count.
     """
-    left = PARTITIONS_MAX
+    left, done = PARTITIONS_MAX, log.shares.counts
     groups = [each for each in standing.groups if each[0].config.deliver_at_column is None]
     for group, states in sorted(groups, key=lambda each: len(each[1])):
         lagging: list[SharePartitionState] = [state for state in states if state.lag]
@@ -225,44 +225,45 @@ def _unfinished(log: ServedLog, caller: Principal, standing: LogStanding) -> Ite
             if oldest is None:
                 continue
             count = sum(state.lag for state in lagging)
+            what = f"{_messages(count)} that {group.name} has not finished of {_short(name)}"
             series = SeriesName("group", str(name), group.name)
-            trend, per_minute = _trend(log, series, count)
-            lag = trend and f"; the lag is {trend}"
-            about = {"topic": str(name), "group": group.name, "count": count}
-            if not any(state.in_flight for state in lagging) and _is_idle(log, group, series):
-                yield _need(
-                    "no_workers",
-                    f"no worker takes the {_messages(count)} that {group.name} has not finished of "
-                    f"{_short(name)}: the oldest is {_age(oldest.timestamp)} old{lag}",
-                    "start workers, or delete the group if it is not needed",
-                    **about,
-                    per_minute=per_minute,
-                )
+            is_held = any(state.in_flight for state in lagging)
+            counts = done.get((str(name), group.name), GroupCounts())
+            if not is_held and _is_idle(log, group, series, counts):
+                kind = "no_workers"
+                message = f"no worker takes the {what}: the oldest is {_age(oldest.timestamp)} old"
+                remedy = "start workers, or delete the group if it is not needed"
             elif now_us() - oldest.timestamp >= OLDEST_SECONDS * 1_000_000:
-                yield _need(
-                    "oldest_unfinished",
-                    f"the oldest of {_messages(count)} that {group.name} has not finished of "
-                    f"{_short(name)} is {_age(oldest.timestamp)} old{lag}",
-                    f"add workers, or see what holds them: `wings share members {group.name} "
-                    f"{_short(name)}`",
-                    **about,
-                    per_minute=per_minute,
-                )
+                kind = "oldest_unfinished"
+                message = f"the oldest of {what} is {_age(oldest.timestamp)} old"
+                held = f"`wings share members {group.name} {_short(name)}`"
+                remedy = f"add workers, or see what holds them: {held}"
+            else:
+                continue
+            trend, per_minute = _trend(log, series, count)
+            yield _need(
+                kind,
+                message + (trend and f"; the lag is {trend}"),
+                remedy,
+                topic=str(name),
+                group=group.name,
+                count=count,
+                per_minute=per_minute,
+            )
 
 
-def _is_idle(log: ServedLog, group: ShareGroup, series: SeriesName) -> bool:
+def _is_idle(log: ServedLog, group: ShareGroup, series: SeriesName, counts: GroupCounts) -> bool:
     """Return whether nobody held, awaited or finished messages of a group for a while.
 
     A member that waits at another process for messages that are delayed is not known here.
     """
     begin = now_us() // 1_000 - IDLE_SECONDS * 1_000
-    samples = log.history.samples(series)
-    before = [each for each in samples if each[0] <= begin][-1:]
-    late = before + [each for each in samples if each[0] > begin]
+    now = [counts.accepted, counts.redelivered, counts.dead_lettered]
+    samples = log.history.samples(series, begin)
     return (
-        bool(before)
-        and all(lag and not held for _, lag, held, *_ in late)
-        and len({tuple(done) for _, _, _, *done in late}) == 1
+        bool(samples)
+        and samples[0][0] <= begin
+        and all(lag and not held and done == now for _, lag, held, *done in samples)
         and not log.shares.coordinator.is_awaited(group)
     )
 
@@ -270,9 +271,7 @@ def _is_idle(log: ServedLog, group: ShareGroup, series: SeriesName) -> bool:
 def _trend(log: ServedLog, series: SeriesName, lag: int) -> tuple[str, int | None]:
     """Return by how much a lag grew a minute lately, as text and number; None: unknown."""
     now = now_us() // 1_000
-    samples = [
-        each for each in log.history.samples(series) if each[0] > now - TREND_SECONDS * 1_000
-    ]
+    samples = log.history.samples(series, now - TREND_SECONDS * 1_000)
     if not samples or now - samples[0][0] < TREND_SECONDS_MIN * 1_000:
         return "", None
     per_minute = round((lag - samples[0][1]) * 60_000 / (now - samples[0][0]))
@@ -381,11 +380,11 @@ def _busy(log: ServedLog) -> float | None:
 
 def _errors_per_second(log: ServedLog) -> float | None:
     """Return the errors a second that this process answered in the last minute; None if unknown."""
-    since = now_us() // 1_000 - 60_000
-    samples = [each for each in log.history.samples(SeriesName("process")) if each[0] > since]
+    now = now_us() // 1_000
+    samples = log.history.samples(SeriesName("process"), now - 60_000)
     if not samples:
         return None
-    seconds = max(1.0, (now_us() // 1_000 - samples[0][0]) / 1_000)
+    seconds = max(1.0, (now - samples[0][0]) / 1_000)
     return round((log.traffic.errors()[0] - samples[0][3]) / seconds, 3)
 
 

@@ -76,6 +76,9 @@ def test_health_tells_trends_faults_and_groups_without_workers(wings, wings_serv
     with wings.share_consumer("work", topic="jobs", timeout=60) as consumer:
         next(iter(consumer))
         assert "no_workers" not in needs(), "one holds messages"
+    with wings.share_consumer("work", topic="jobs", timeout=60) as consumer:
+        consumer.accept(next(iter(consumer)))
+    assert "no_workers" not in needs(), "one has just finished some"
     wings.seek_share_group("work", "jobs", "latest")
     wings.push("jobs", {"n": [0]})
     with wings.share_consumer("work", topic="jobs", timeout=60) as consumer:
