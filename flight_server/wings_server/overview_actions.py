@@ -439,8 +439,7 @@ def _needs_of_machine(log: ServedLog) -> Iterator[_Need]:
         yield _need(
             "faults",
             f"the server failed by a fault of its own {_messages(faults, 'time')} in the last hour",
-            "see its log, which has each with a traceback; `wings check` reads a stopped server's "
-            "directory",
+            "look for errors in its log; `wings check` reads a stopped server's directory",
         )
     for role, store in log.storage.objects.items():
         if (outage := store.counts.outage) is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiokafka  # pyright: ignore[reportMissingTypeStubs]
 import confluent_kafka as ck
+import httpx
 import pyarrow as pa
 import pytest
 from aiokafka.record._crecords import (  # pyright: ignore[reportMissingTypeStubs]
@@ -921,6 +922,42 @@ def test_responses_come_in_the_order_of_the_requests(rdkafka: Rdkafka, new_topic
         assert [struct.unpack_from(">i", answer or b"")[0] for answer in answers] == list(
             range(200)
         )
+
+
+def test_faults_are_counted_and_logged(
+    tmp_path: Path, calls: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    def faults(code: str) -> float:
+        wanted = f'wings_errors_total{{code="{code}",transport="kafka"}} '
+        (found,) = (line for line in exposition() if line.startswith(wanted))
+        return float(found.removeprefix(wanted))
+
+    def exposition() -> list[str]:
+        return httpx.get(f"{running.http}/metrics").text.splitlines()
+
+    with running_server(tmp_path, kafka=True, limits=Limits(inline_bytes_max=0)) as running:
+        rdkafka = Rdkafka(running.kafka)
+        rdkafka.create("t")
+        rdkafka.produce("t", [b"a record"])
+    (segment,) = (tmp_path / "segments").iterdir()
+    segment.unlink()
+    with running_server(tmp_path, kafka=True) as running:
+        with connected(running.kafka) as connection:
+            (partition,) = read_of(connection, [("t", 0)], 1 << 20)
+            assert partition.error_code.value == 56  # KAFKA_STORAGE_ERROR
+        assert (faults("STORAGE_CORRUPT"), faults("INTERNAL")) == (1, 0)
+        assert "STORAGE_CORRUPT" in caplog.text
+        for method, frame in (
+            ("at", fetch_request("t", 0)),
+            ("keep", produce_request("t", -1, -1, -1)),
+        ):
+            calls.fail(KeptBatches, method, TypeError("a bug"), 1)
+            with connected(running.kafka) as connection:
+                connection.send(frame)
+                assert connection.receive() is None
+        assert (faults("STORAGE_CORRUPT"), faults("INTERNAL")) == (1, 2)
+        assert caplog.text.count("TypeError('a bug')") == 2
+        assert running.server.log.traffic.errors() == (3, 3)
 
 
 def test_batches_beyond_the_limit_are_refused_and_the_server_goes_on(tmp_path: Path) -> None:

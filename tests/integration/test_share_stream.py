@@ -569,6 +569,15 @@ def test_a_fault_at_the_end_of_a_stream_keeps_its_client_from_nothing(
     assert stream.ended()["end"] == "GROUP_NOT_FOUND"
 
 
+def test_a_fault_of_the_server_is_told_and_counted(
+    server: RunningServer, client: flight.FlightClient, topic: str, calls: Calls
+) -> None:
+    _, before = server.server.log.traffic.errors()
+    calls.fail(Coordinator, "following", TypeError("a bug"), 1)
+    assert ShareStreamCall(client, topic).ended()["end"] == "INTERNAL"
+    assert server.server.log.traffic.errors()[1] == before + 1
+
+
 def test_two_streams_get_each_message_once(client: flight.FlightClient, new_topic_id: str) -> None:
     create_topic(client, new_topic_id, ["n: int64"])
     push(client, new_topic_id, numbers(*range(500)))

@@ -128,6 +128,7 @@ def end_of(error: Exception, metrics: Metrics) -> ShareEnd | None:
         case ClientLeft() | pa.ArrowException() | OSError():
             return None
         case _:
+            metrics.failed("flight", Internal.code)
             _logger.error("share stream failed by a fault of the server", exc_info=error)
             return ShareEnd(Internal.code, f"internal error: {type(error).__name__}")
 

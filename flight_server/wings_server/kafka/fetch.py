@@ -287,7 +287,7 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
             for entry in entries:
                 rows += entry.rows
                 if entry.error is not None:
-                    self._service.metrics.failed("kafka", code_of(entry.error).name)
+                    self._service.failed(entry.error)
                 if entry.topic is not None and entry.rows:
                     traffic = self._service.metrics.traffic
                     traffic.delivered(entry.topic.name, entry.rows, entry.bytes)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow.compute as pc
-import structlog
 from kio.schema.errors import ErrorCode
 
 from wings_core.errors import InvalidArgument, PublishFenced, StageNotFound, WingsError
@@ -53,7 +52,6 @@ RECORD_ERRORS_MAX = 1_000
 _ACKS = (-1, 0, 1)
 _TRANSACTIONAL = 0x10
 _NO_OFFSET = -1
-_logger = structlog.get_logger("wings.kafka")
 
 
 @dataclass(slots=True)
@@ -111,7 +109,7 @@ class _Written:
             if self.transaction is not None and isinstance(error, StageNotFound):
                 error = refusal_of_batch(self.service, *self.transaction, error)
             self.refuse(error)
-            self.service.metrics.failed("kafka", code_of(error).name)
+            self.service.failed(error)
             return _refusal(error)
         if isinstance(outcome, StagedBatch):  # Counted when its transaction is committed.
             return {"base_offset": self._predicted(outcome)}
@@ -240,8 +238,8 @@ class Producer:
         except BadRequest as error:
             self._failed(str(error))
             answer(None)
-        except Exception:
-            _logger.exception("a request to produce failed unexpectedly")
+        except Exception as error:  # noqa: BLE001 - It is logged.
+            self._service.failed(error)
             self._failed("an internal error")
             answer(None)
 
@@ -272,7 +270,7 @@ class Producer:
                 try:
                     written = writer.write(part.index, part.records)
                 except FAILURES as error:
-                    self._service.metrics.failed("kafka", code_of(error).name)
+                    self._service.failed(error)
                     written = error
                 partitions.append((asked.name, part.index, written))
         return _Submitted(request, queued.answer, partitions)

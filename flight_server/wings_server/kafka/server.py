@@ -361,7 +361,7 @@ class Session:
         try:
             await self._authenticate(body.auth_bytes)
         except Unauthenticated as error:
-            self._service.metrics.failed("kafka", error.code)
+            self._service.failed(error)
             self._principal = None  # No further request is answered.
             self._loop.call_soon(self._close, error.message)  # Once the refusal is sent.
             refused = ErrorCode.sasl_authentication_failed
@@ -426,6 +426,10 @@ class Session:
             return await service.read(lambda: request.response(look(service, principal, request)))
         change = _CHANGES[api]
         return await service.write(lambda: request.response(change(service, principal, request)))
+
+    def failed(self, error: Exception) -> None:
+        """Count and log a fault of the server."""
+        self._service.failed(error)
 
     def gone(self) -> None:
         """End a wait, as the client has gone."""

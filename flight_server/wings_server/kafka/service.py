@@ -19,16 +19,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
+import structlog
 from xxhash import xxh3_64_intdigest
 
 from wings_core import tracing
-from wings_core.errors import Unavailable
+from wings_core.errors import Internal, StorageCorrupt, Unavailable, WingsError
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import MIB
 from wings_core.model import Node
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
 from wings_core.partitions import Partition
 from wings_server.gate import Gate
+from wings_server.kafka.errors import KafkaError
 from wings_server.kafka.group_table import GroupTable
 from wings_server.kafka.record_types import ZSTD, compression_of, placed_at
 from wings_server.kafka.topics import KafkaTopics
@@ -38,6 +40,8 @@ from wings_server.resources import HTTP_SHARE, Budget, WorkRoom, connections_max
 from wings_server.served_log import ServedLog
 from wings_server.settings import Address
 from wings_server.shared_reads import Waiting
+
+_logger = structlog.get_logger("wings.kafka")
 
 READERS = 4
 """Threads that read and encode, never waiting for messages."""
@@ -234,6 +238,21 @@ class KafkaService:
         if namespace == DEFAULT_NAMESPACE:
             return f"kafka:{group_id}"
         return f"kafka/{namespace.tenant}/{namespace.namespace}:{group_id}"
+
+    def failed(self, error: Exception) -> None:
+        """Count an error of a request, or of a part of one; a fault of the server is logged."""
+        match error:
+            case KafkaError():
+                code = error.code.name
+            case Internal() | StorageCorrupt():
+                code = error.code
+                _logger.error("a request failed", **error.to_json())
+            case WingsError():
+                code = error.code
+            case _:
+                code = Internal.code
+                _logger.error("a request failed by a fault of the server", exc_info=error)
+        self.metrics.failed("kafka", code)
 
     async def read(self, work: Callable[[], Result]) -> Result:
         """Run `work`, which never waits for a commit, on a reader's thread."""

@@ -74,6 +74,10 @@ class Requests(Protocol):
         """Close the connection if its client may make no requests any more."""
         ...
 
+    def failed(self, error: Exception) -> None:
+        """Count and log a fault of the server, for which the connection is closed."""
+        ...
+
     def gone(self) -> None:
         """End what waits, as the client has gone."""
         ...
@@ -360,8 +364,9 @@ class Connection(asyncio.BufferedProtocol):
         except (BadRequest, WingsError) as error:
             if not self._transport.is_closing():
                 self.close(str(error))
-        except Exception:
-            _logger.exception("a request of Kafka's protocol failed unexpectedly")
+        except Exception as error:  # noqa: BLE001 - It is logged.
+            assert self._requests is not None
+            self._requests.failed(error)
             self._transport.abort()
         finally:
             self._task = None
