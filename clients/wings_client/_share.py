@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow.flight as flight
 from pydantic import ValidationError
 
-from wings_client._admin import AdminCalls, TopicRef, is_from_end, name_of
+from wings_client._admin import AdminCalls, TopicRef, name_of
 from wings_client._arguments import OffsetValue, build, checked, wire_offset, wire_partition
 from wings_client._cancellation import interruptible
 from wings_client._errors import call_errors, client_closed, lost, typed_error
@@ -132,12 +132,6 @@ class ShareCalls(AdminCalls):
             TopicNotFound: There is no such topic.
             GroupNotFound: The topic has no such group.
         """
-        if is_from_end(to):
-            moved = self.share_group(group, topic)
-            for value, offset in self.resolve_offsets(topic, to).items():
-                if partition is None or value == partition:
-                    moved = self.seek_share_group(group, topic, offset, partition=value)
-            return moved
         keys = {"to": wire_offset(to), **_partition(partition)}
         body = _body(SeekGroup, "seek_share_group", group, topic, **keys)
         return parsed(ShareGroup, self._act("share-seek", body))

@@ -350,7 +350,7 @@ def seek_group(log: Log, body: SeekGroup) -> Json:
     topic = TopicName.parse(body.topic)
     group = log.shares.find(topic, body.group)
     partition = _partition(group, body)
-    if isinstance(body.to, int) and partition is None:
+    if isinstance(body.to, int) and body.to >= 0 and partition is None:
         raise InvalidArgument("an offset is of one partition: name it by key 'partition'")
     return _described(log, log.shares.seek(topic, body.group, body.to, partition))
 

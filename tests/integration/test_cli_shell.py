@@ -151,6 +151,8 @@ def test_consume_and_share_create_begin_at_the_last_of_each_partition(
     assert moved.out.endswith("6 messages behind\n")
     moved = wings("share", "seek", "g", topic, "--to", -1, "--partition", "JFK", "--yes")
     assert moved.out.endswith("4 messages behind\n")
+    unknown = wings("share", "seek", "g", topic, "--to", -1, "--partition", "XXX", "--yes")
+    assert (unknown.status, "nothing was written to partition" in unknown.err) == (1, True)
 
 
 def test_a_group_that_exists_with_other_settings_is_told_of(wings: Command, topic: str) -> None:

@@ -92,6 +92,11 @@ def test_one_partition_is_moved_and_the_others_stay_as_they_are(
     assert refused(client, new_topic_id, 5, partition="a") == "OFFSET_OUT_OF_RANGE"
     assert refused(client, new_topic_id, 1, partition=7) == "PARTITION_TYPE_MISMATCH"
     assert standing(client, new_topic_id)[0] == ("a", 3, 0, 1)
+    seek(client, new_topic_id, -2)
+    assert standing(client, new_topic_id) == [("a", 2, 0, 2), ("b", 2, 0, 2)]
+    seek(client, new_topic_id, -9, partition="b")
+    assert standing(client, new_topic_id) == [("a", 2, 0, 2), ("b", 0, 0, 4)]
+    assert refused(client, new_topic_id, -(2**63)) == "INVALID_ARGUMENT"
 
 
 def test_start_cannot_be_altered(client: flight.FlightClient, topic: str) -> None:
@@ -135,6 +140,7 @@ def test_consumers_go_on_by_themselves_where_a_group_is_moved(
         assert again.rows.column("n").to_pylist() == [1, 2, 3]
         consumer.accept(again)
     assert wings.share_group("billing", topic).partitions[0].lag == 0
+    assert wings.seek_share_group("billing", topic, -2).partitions[0].lag == 2
     with pytest.raises(OffsetOutOfRange):
         wings.seek_share_group("billing", topic, 4)
     with pytest.raises(InvalidArgument):

@@ -1,18 +1,19 @@
 """Share groups on the wire: actions, acquired chunks, and the messages of the share stream."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, WrapValidator, model_validator
 
 from wings_core.contracts.actions import ActionBody
 from wings_core.contracts.chunks import EndReason
 from wings_core.contracts.messages import (
+    INT64_MAX,
     Identifier,
     MemberName,
     Message,
@@ -100,11 +101,16 @@ class PartitionsOfGroup(GroupBody):
         return "partition" not in self.model_fields_set
 
 
+def _from_end(value: object, handler: Callable[[object], object]) -> object:
+    is_from_end = type(value) is int and -INT64_MAX <= value < 0
+    return value if is_from_end else handler(value)
+
+
 class SeekGroup(PartitionsOfGroup):
     """The body of `share-seek`."""
 
-    to: Offset
-    """New position of the group; a number needs a partition."""
+    to: Annotated[Offset, WrapValidator(_from_end)]
+    """New position of the group; an offset needs a partition, -100 is before the last hundred."""
 
 
 class ListGroups(ActionBody):

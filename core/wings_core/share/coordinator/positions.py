@@ -15,7 +15,8 @@ from wings_core.share.quorum.votes import UNTOUCHED, KnownPartition
 from wings_core.share.replica.store import StoredPartition
 
 Position = int | Literal["latest", "earliest"] | TimestampOffset
-"""Where a group begins: an offset, an end of the log, or the first message at or after a time."""
+"""Where a group begins: an offset, an end of the log, or the first message at or after a time; of a
+negative number, so many before the end."""
 
 FindOffsets = Callable[[Topic, Sequence[tuple[Partition, int]]], Mapping[Partition, int]]
 """Returns the offsets of the first messages at or after times, in microseconds since the epoch; as
@@ -190,6 +191,8 @@ def _start(to: int | Literal["latest", "earliest"], state: PartitionState) -> in
     first, end = state.log_start_offset, state.next_offset
     if not isinstance(to, int):
         return end if to == "latest" else first
+    if to < 0:
+        return max(first, end + to)
     if not first <= to <= end:
         raise OffsetOutOfRange(
             f"offset {to} is not in [{first}, {end}] of partition {state.partition:.80}",
