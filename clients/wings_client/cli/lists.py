@@ -9,7 +9,13 @@ import typer
 
 from wings_client._arguments import wire_time
 from wings_client.cli.app import MARKUP
-from wings_client.cli.endpoint import act, connected, short_name, short_namespace
+from wings_client.cli.endpoint import (
+    act,
+    connected,
+    connected_transport,
+    short_name,
+    short_namespace,
+)
 from wings_client.cli.environment import configuration_file
 from wings_client.cli.options import (
     DEFAULT,
@@ -222,13 +228,13 @@ def describe_namespace(
 
     $ wings namespace describe default
     """
-    with connected(endpoint) as client:
-        topics = [each.name for each in client.topics(name)]
     sums = Counter[str]()
-    for some in range(0, len(topics), TOPICS_MAX):
-        body = TopicTotals(topics=tuple(topics[some : some + TOPICS_MAX]))
-        for each in act(endpoint, "topic-totals", body):
-            sums.update({key: each[key] for key in ("partitions", "rows", "bytes")})
+    with connected_transport(endpoint) as (client, transport):
+        topics = [each.name for each in client.topics(name)]
+        for some in range(0, len(topics), TOPICS_MAX):
+            body = TopicTotals(topics=tuple(topics[some : some + TOPICS_MAX]))
+            for each in transport.act("topic-totals", body, repeatable=True):
+                sums.update({key: each[key] for key in ("partitions", "rows", "bytes")})
     names = ("namespace", "topics", "partitions", "messages", "bytes")
     row = (short_namespace(name), len(topics), sums["partitions"], sums["rows"], sums["bytes"])
     write_list(names, [row], wanted_format)

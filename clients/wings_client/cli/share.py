@@ -1,6 +1,6 @@
 """`wings share`: share groups of topics, and their members."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
@@ -44,7 +44,7 @@ from wings_client.cli.values import (
     partition_text,
     partitions_text,
 )
-from wings_core.names import TopicName
+from wings_core.model import ShareConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,17 +255,10 @@ def create(
         if isinstance(begin, int):
             created = client.seek_share_group(group, topic, begin)
     typer.echo(summary(created))
-    if others := [key for key in options.config if _differs(options.config, created, key)]:
+    asked = ShareConfig(**options.config).model_dump(mode="json", exclude_unset=True)
+    if others := [key for key in asked if asked[key] != created.config[key]]:
         changed = ", ".join(others)
         typer.echo(f"it existed, with another {changed}; `wings share alter` changes it", err=True)
-
-
-def _differs(asked: Mapping[str, Any], group: ShareGroup, key: str) -> bool:
-    """Return whether a group has another value of a key than the one asked for."""
-    found = group.config[key]
-    if key == "dlq_topic" and asked[key] is not None:
-        return found is None or TopicName.parse(asked[key]) != TopicName.parse(str(found))
-    return found != asked[key]
 
 
 @app.command()
