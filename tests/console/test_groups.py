@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 import httpx
 from console_page import ConsolePage
-from console_seed import NAMESPACE, act
+from console_seed import NAMESPACE, ORDERS, act
 
 from wings_server.testing import RunningServer
 
@@ -59,5 +59,17 @@ def test_a_group_that_nobody_works_on_is_red(page: ConsolePage, server: RunningS
         config = {"start": "earliest"}
         act(http, "share-create", topic="payments", group="idle", config=config)
     page.open(GROUP.replace("billing", "idle"))
-    page.expect("nobody works on it")
+    page.expect("nobody holds a message")
     assert page.text(".tile .bad") == "none"
+
+
+def test_a_group_whose_messages_are_delayed_is_not_red(
+    page: ConsolePage, server: RunningServer
+) -> None:
+    with httpx.Client(base_url=server.http) as http:
+        config = {"start": "earliest", "deliver_at_column": "placed"}
+        act(http, "share-create", topic="orders", group="later", config=config)
+    page.open(f"group/{quote(ORDERS, safe='')}/later")
+    page.expect("400", "0 since the start")
+    page.expect_that("a rate", lambda: "0/s" in page.text(".tiles"))
+    assert not page.script("return document.querySelector('.tile .bad')")

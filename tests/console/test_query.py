@@ -3,8 +3,12 @@
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import httpx
 import pytest
 from console_page import ConsolePage
+from console_seed import act
+
+from wings_server.testing import RunningServer
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -63,6 +67,23 @@ def test_an_empty_box_runs_the_statement_that_it_suggests(page: ConsolePage) -> 
     page.click(RUN)
     page.expect_that("it", lambda: page.script(VALUE) == page.script(hint))
     page.expect("rows in")
+
+
+def test_an_empty_box_suggests_a_topic_of_the_namespace_chosen(
+    page: ConsolePage, server: RunningServer
+) -> None:
+    with httpx.Client(base_url=server.http) as http:
+        act(http, "create-namespace", namespace="tenants/default/namespaces/bare")
+    page.open("query")
+    hint = "return document.querySelector('textarea').placeholder"
+    page.expect_that("a suggestion", lambda: page.script(hint).startswith("select *"))
+    page.expect_that("it", lambda: "bare" in page.text("select[aria-label='Namespace']"))
+    page.script(
+        "const found = document.querySelector(\"select[aria-label='Namespace']\");"
+        "found.value = arguments[0]; found.dispatchEvent(new Event('change'))",
+        "tenants/default/namespaces/bare",
+    )
+    page.expect_that("none", lambda: page.script(hint) == "")
 
 
 def test_no_old_result_stands_under_an_error(page: ConsolePage) -> None:

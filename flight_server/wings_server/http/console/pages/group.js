@@ -51,8 +51,9 @@ export async function render(main, found, signal) {
     chart.push(Date.now(), [known.lag, known.in_flight]);
     const [accepted, failed, again] = ["accepted", "dead_lettered", "redelivered"].map((each) => rates.of(each, known.counts[each], Date.now()));
     done.push(Date.now(), [accepted, failed, again]);
-    const isLeft = known.members.length === 0 && known.lag > 0 && accepted === 0;
-    tiles.set("members", isLeft ? "none" : count(known.members.length), isLeft ? "nobody works on it" : "", isLeft);
+    const mayBeDue = group.config.deliver_at_column === null && known.lag > 0;
+    const isLeft = mayBeDue && known.members.length === 0 && accepted === 0;
+    tiles.set("members", isLeft ? "none" : count(known.members.length), isLeft ? "nobody holds a message" : "", isLeft);
     tiles.set("done", perSecond(accepted), `${count(known.counts.accepted)} since the start`);
     tiles.set("failed", perSecond(failed), `${count(known.counts.dead_lettered)} since the start`);
     members.rows = known.members;

@@ -147,7 +147,7 @@ export async function render(main, found, signal) {
   } }, text, h("div", { class: "offered" }, offers), h("div", { class: "row" }, run, stop, state, h("span", { class: "soft grow" }, "Ctrl+Enter runs it; Tab leaves the box."),
     namespaces(found, signal, (name) => {
       namespace = name;
-      void tables.load(namespace);
+      for (const made of [tables.load(namespace), suggest(text, namespace, signal)]) made.catch(() => {});
     }), past, linkButton()));
   drawHistory();
   fill(main, head("Query"), h("div", { class: "split" }, h("section", { class: "panel", "aria-label": "Statement" }, form), tables.element), errors.element, result);
@@ -168,7 +168,7 @@ function linkButton() {
 /** Offer a statement over the first topic there is: beside what is typed, which may have begun. */
 async function suggest(text, namespace, signal) {
   const [topic] = await act("list-topics", { namespace, limit: 1 }, { signal });
-  if (topic) text.placeholder = `select *\nfrom "${partsOf(topic.topic).id}"\nlimit ${LIMIT}`;
+  text.placeholder = topic ? `select *\nfrom "${partsOf(topic.topic).id}"\nlimit ${LIMIT}` : "";
 }
 
 function show(place, { schema, rows }) {
