@@ -161,6 +161,7 @@ class Server:
                 started.callback(self._siblings.close)
                 self._siblings.start(lambda: self._ready, metrics.exposition)
                 metrics.of_all = self._siblings.metrics
+            started.callback(log.metadata.end_retries)
             self._stop = started.pop_all()
         self._ready = True
 
@@ -239,9 +240,10 @@ class Server:
     def stop(self) -> None:
         """Drain and stop; blocks little longer than the drain's bound. Idempotent.
 
-        First `/readyz` returns 503. Then Flight and HTTP reject new calls, end waiting polls with
-        UNAVAILABLE, and wait until received batches are committed and acknowledged. Then they stop,
-        the log is closed and its directory unlocked.
+        First `/readyz` returns 503, and calls fail that find metadata out of reach. Then Flight and
+        HTTP reject new calls, end waiting polls with UNAVAILABLE, and wait until received batches
+        are committed and acknowledged. Then they stop, the log is closed and its directory
+        unlocked.
         """
         self._ready = False
         self._stop.close()

@@ -29,6 +29,7 @@ from wings_core.fetch.fetcher import Fetcher, Read
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState, Waits
 from wings_core.log import Log
+from wings_core.metadata.deadlines import calls_until
 from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.security.principal import ANYONE, Principal
@@ -184,8 +185,9 @@ class SharedRead(ABC, Generic[EntryType, AnswerType]):
         no partition starves another. A partition that fails ends alone, with the rows before its
         error.
         """
-        for each in self._reads:
-            self._fetcher.hear(each.read)
+        with calls_until(self.deadline):
+            for each in self._reads:
+                self._fetcher.hear(each.read)
         while not self._is_full:
             live = [entry for entry in self._entries if entry.has_rows]
             share = self._bytes_max // max(1, len(live))

@@ -43,6 +43,7 @@ from wings_core.fetch.kept import (
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState, Waits
 from wings_core.limits import Limits
+from wings_core.metadata.deadlines import calls_until
 from wings_core.metadata.interfaces import LOCATIONS_MAX, POSITIONS_MAX, OffsetRegistry
 from wings_core.metadata.waiting import GatheredChanges, Wake
 from wings_core.model import LocatedPartition, PartitionState, Position, Topic
@@ -228,7 +229,8 @@ class Fetcher(TimeOffsets):
             if read.hears_topic:
                 watching.enter_context(self._heard(read, cancel.wake.notify))
             if begin is not None:
-                read.rotation.add_all(begin())
+                with calls_until(state.deadline):
+                    read.rotation.add_all(begin())
             elif read.changes is not None:
                 read.changes.hear(None)  # For what was committed in between.
             if not follows and read.rotation.ready > 1:
@@ -275,7 +277,8 @@ class Fetcher(TimeOffsets):
         Raises: as `read`.
         """
         follows = state.max_messages >= UNLIMITED
-        self.hear(read)
+        with calls_until(state.deadline):
+            self.hear(read)
         if follows:
             yield from self._shared_turn(read)
         while read.rotation.ready and not state.full:
@@ -283,7 +286,8 @@ class Fetcher(TimeOffsets):
             if read.filtered_rows and state.deadline.passed:
                 return
             if follows:
-                self.hear(read)  # So that no new rows wait for old ones to end.
+                with calls_until(state.deadline):
+                    self.hear(read)  # So that no new rows wait for old ones to end.
         self._count(read, state)
 
     def turn(self, read: Read, state: FetchState) -> Generator[FetchedChunk]:
@@ -306,7 +310,8 @@ class Fetcher(TimeOffsets):
             each = min(rows, max(each, TURN_ROWS_MIN))
         cursors = rotation.turn(each, rows, POSITIONS_MAX)
         before = [cursor.offset for cursor in cursors]
-        lookup = self._look(read, cursors, each)
+        with calls_until(state.deadline):
+            lookup = self._look(read, cursors, each)
         reserved = 0
         try:
             _settle(read, cursors, lookup)
@@ -329,7 +334,8 @@ class Fetcher(TimeOffsets):
                 if filters and state.deadline.passed:
                     return
         except PageFailed as failed:
-            self._fail_page(read, failed)
+            with calls_until(state.deadline):
+                self._fail_page(read, failed)
         except FilterTimedOut:
             # A read that has looked at some rows goes on where it stands; one that has not would
             # stand there for ever.

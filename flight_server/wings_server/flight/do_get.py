@@ -38,6 +38,7 @@ from wings_core.fetch.fetcher import UNLIMITED, Cancel, Read
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.log import Log
+from wings_core.metadata.deadlines import calls_until
 from wings_core.model import PartitionState, ShareGroup, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition, partition_of, partitions_of
@@ -179,7 +180,8 @@ def open_get(log: Log, ticket: AnyRead) -> Get:
         state = FetchState(ticket.deadline_from_now(), *limits)
 
     opened = partial(_open, log, ticket, state)
-    return with_topic(log, TopicName.parse(ticket.topic), opened, ticket.schema_version)
+    with calls_until(Deadline.never() if state is None else state.deadline):
+        return with_topic(log, TopicName.parse(ticket.topic), opened, ticket.schema_version)
 
 
 def _open(log: Log, ticket: AnyRead, state: FetchState | None, topic: Topic) -> Get:

@@ -16,6 +16,7 @@ from wings_core.fetch.fetcher import Fetcher
 from wings_core.fetch.state import FetchState
 from wings_core.json_rows import EncodedRows, encode_rows_within
 from wings_core.log import Log
+from wings_core.metadata.deadlines import calls_until
 from wings_core.model import Topic
 from wings_core.names import TopicName
 from wings_core.partitions import partition_of
@@ -55,7 +56,8 @@ class HttpFetch(SharedRead[_HttpEntry, "HttpAnswer"]):
     def __init__(
         self, log: Log, fetcher: Fetcher, request: FetchRequest, deadline: Deadline
     ) -> None:
-        topics = {name: log.admin.get_topic(name) for name in dict.fromkeys(request.topics)}
+        with calls_until(deadline):
+            topics = {name: log.admin.get_topic(name) for name in dict.fromkeys(request.topics)}
         entries = _open_entries(topics, request)
         of_topics: dict[TopicName, list[_HttpEntry]] = {}
         for entry in entries:

@@ -26,6 +26,7 @@ from wings_core.fetch.fetcher import UNLIMITED
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.limits import MIB
+from wings_core.metadata.deadlines import calls_until
 from wings_core.model import Topic
 from wings_core.partitions import Partition
 from wings_core.security.principal import Principal, authorize
@@ -136,7 +137,8 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
             entries = [_Asked(asked=part, offset=part.fetch_offset) for part in each.partitions]
             self._named.append((each, entries))
             self._entries += entries
-            self._find(each, entries)
+            with calls_until(self.deadline):
+                self._find(each, entries)
 
     @property
     def is_repeatable(self) -> bool:
@@ -218,7 +220,8 @@ class KafkaFetch(SharedRead[_Asked, bytes]):
         batch = kept.at(topic.uuid, cursor.partition, cursor.offset)
         if batch is None:
             return
-        state = self._service.log.registry.partition_state(topic.uuid, cursor.partition)
+        with calls_until(self.deadline):
+            state = self._service.log.registry.partition_state(topic.uuid, cursor.partition)
         if not state.log_start_offset <= cursor.offset < state.next_offset:
             return
         cursor.log_start, cursor.log_end = state.log_start_offset, state.next_offset

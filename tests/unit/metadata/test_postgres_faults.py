@@ -19,8 +19,10 @@ from fix_calls import Calls
 from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PASSWORD, PostgresServer, empty_schema, new_schema
 from postgres_proxy import CommitProxy, Cut, through
+from waiting import until
 
 from wings_core.errors import Internal, InvalidArgument, TopicNotFound, Unavailable
+from wings_core.metadata.deadlines import HANGING_SECONDS_MAX, calls_until
 from wings_core.metadata.postgres import (
     PostgresBounds,
     PostgresMetadata,
@@ -287,7 +289,83 @@ def test_a_server_that_hangs_is_given_up_in_time(earnest_postgres: PostgresServe
         topic = metadata.admin.create_topic(NAME, SCHEMA)
         with server.paused(), pytest.raises(Unavailable):
             metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
-        assert metadata.admin.get_topic(NAME) == topic
+        until(lambda: is_found(metadata, topic))
+
+
+def is_found(metadata: PostgresMetadata, topic: Topic) -> bool:
+    try:
+        return metadata.admin.get_topic(topic.name) == topic
+    except Unavailable:
+        return False
+
+
+def test_a_look_is_not_tried_again_after_its_deadline(earnest_postgres: PostgresServer) -> None:
+    with PostgresMetadata(earnest_postgres.new_database()) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        earnest_postgres.kill()
+        began = time.monotonic()
+        with calls_until(Deadline.after(0.5)), pytest.raises(Unavailable):
+            metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
+        assert time.monotonic() < began + HANGING_SECONDS_MAX
+        earnest_postgres.start()
+
+
+def test_calls_do_not_wait_one_after_another_for_a_server_that_has_been_away_for_long(
+    earnest_postgres: PostgresServer,
+) -> None:
+    server = earnest_postgres
+    with PostgresMetadata(server.new_database(), retry_seconds=4) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        batch = batch_of(topic, {UNPARTITIONED: 1})
+        server.kill()
+        with pytest.raises(Unavailable):
+            metadata.registry.commit([batch])
+        began = time.monotonic()
+        for _ in range(5):
+            with pytest.raises(Unavailable):
+                metadata.registry.commit([batch])
+        assert time.monotonic() < began + 4
+        server.start()
+        metadata.registry.commit([batch])
+        # It is another outage, in which calls wait as in the first.
+        server.kill()
+        with ThreadPoolExecutor(1) as one:
+            commit = one.submit(metadata.registry.commit, [batch])
+            server.start()
+            assert [got.start_offset for got in accepted(commit.result(LONG)[0])] == [1]
+
+
+def test_no_call_waits_for_a_connection_to_a_server_that_does_not_answer(
+    earnest_postgres: PostgresServer,
+) -> None:
+    server = earnest_postgres
+    url = f"{server.new_database()}?connect_timeout=60"
+    with PostgresMetadata(url, bounds=PostgresBounds(listener_look=1e6)) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        with server.paused():
+            began = time.monotonic()
+            for _ in range(10):
+                with calls_until(Deadline.after(0.1)), pytest.raises(Unavailable):
+                    metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
+            metadata.close()
+            assert time.monotonic() < began + 30
+
+
+def test_retries_end_where_that_is_asked_for(earnest_postgres: PostgresServer) -> None:
+    with (
+        PostgresMetadata(earnest_postgres.new_database(), retry_seconds=600) as metadata,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        earnest_postgres.kill()
+        calls = [
+            threads.submit(metadata.registry.commit, [batch_of(topic, {UNPARTITIONED: 1})]),
+            threads.submit(metadata.admin.get_topic, NAME),
+        ]
+        metadata.end_retries()
+        for call in calls:
+            assert isinstance(call.exception(LONG), Unavailable)
+    earnest_postgres.start()
 
 
 def test_what_other_nodes_commit_while_this_one_cannot_hear_wakes_it_once_it_can(

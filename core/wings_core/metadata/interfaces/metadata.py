@@ -503,6 +503,13 @@ class Metadata(Protocol):
         """
         ...
 
+    def end_retries(self) -> None:
+        """Have calls fail that find the store out of reach, from now on and those under way.
+
+        So a stop does not wait for a store that is away.
+        """
+        ...
+
     def close(self) -> None:
         """Close the store once calls under way have ended; later calls raise `Unavailable`."""
         ...

@@ -25,7 +25,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString, Self
@@ -226,10 +226,12 @@ class Watchdog:
 
     Args:
         look_seconds: How often it looks; a call may last this much longer than its bound.
+        broken: Called after it broke some, on its thread.
     """
 
-    def __init__(self, look_seconds: float) -> None:
+    def __init__(self, look_seconds: float, broken: Callable[[], None]) -> None:
         self._look_seconds = look_seconds
+        self._broken = broken
         self.lock = threading.Lock()
         """Guards the attributes below."""
         self.until: dict[psycopg.Connection, float] = {}
@@ -268,6 +270,8 @@ class Watchdog:
                     _sever(connection)
             for _ in late:
                 _logger.warning("a call to metadata took too long: its connection is broken off")
+            if late:
+                self._broken()
 
 
 def _sever(connection: psycopg.Connection) -> None:
@@ -290,6 +294,9 @@ CONNECTION_WAIT_SECONDS_MAX = 30.0
 
 CONNECT_SECONDS_MAX = 5
 """How long opening a connection may take, for each of the server's addresses."""
+
+HANGS_SECONDS = 0.5
+"""A connect that fails after more is one that had no answer."""
 
 SILENCE_SECONDS_MAX = 10
 """How long a connection may go without an acknowledgement before it counts as broken, about."""
@@ -415,11 +422,13 @@ class Loan:
 
     Args:
         connections: Lend it.
-        seconds: How long before it is broken off; None: the bound of `use`.
+        seconds: How long to wait for it, and then before it is broken off; None: the bound of
+            `use`.
 
     Raises:
         Unavailable: None came free in time, or closed.
-        psycopg.OperationalError: The server cannot be reached, or refuses.
+        psycopg.OperationalError: The server cannot be reached, or refuses; at once where connects
+            hang.
         InvalidArgument: The database is not in UTF-8.
     """
 
@@ -432,13 +441,13 @@ class Loan:
     def __enter__(self) -> Connection:
         """Return the connection; blocks until one is free, or is opened."""
         connections = self._connections
-        self._slot = slot = connections.slots.acquire()
+        self._slot = slot = connections.slots.acquire(self._seconds)
         try:
             # Found before anything is sent: whether that was carried out is no question then.
             if slot.connection is not None and slot.poller.poll(0):
                 slot.check(slot.connection)
             if slot.connection is None:
-                slot.connection = connections.open()
+                slot.connection = connections.open_at_once()
                 slot.poller = select.poll()
                 slot.poller.register(slot.connection.fileno(), select.POLLIN)
             watchdog = connections.watchdog
@@ -457,11 +466,29 @@ class Loan:
             connections.watchdog.until.pop(slot.connection, None)
         if slot.connection.pgconn.transaction_status != TransactionStatus.IDLE:
             slot.discard()
+        elif connections.away is not None:
+            connections.away = None  # It has answered.
         connections.slots.release(slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """An outage of the server."""
+
+    since: float
+    """When a connection could not be opened first, or hung, by `time.monotonic`."""
+    reason: str
+    """Why, at the last try."""
+    hangs: bool
+    """Whether a connect waits in vain, and is not refused at once."""
 
 
 class PostgresConnections:
     """Opens the connections to one database, which `Loan` lends.
+
+    Where the server does not answer, no caller waits for a connect any more, which takes seconds: a
+    thread connects, until it can. One that refuses is asked by each caller, so that it is used at
+    once when it is back.
 
     Args:
         url: `postgresql://…`, or any connection string of libpq.
@@ -471,7 +498,12 @@ class PostgresConnections:
 
     Raises:
         InvalidArgument: The URL cannot be read; the message does not repeat it.
+
+    Attributes:
+        away: The present outage, None without one.
     """
+
+    away: Away | None = None
 
     def __init__(
         self,
@@ -496,12 +528,60 @@ class PostgresConnections:
         self.schema = schema
         self.read_only = read_only
         self.bounds = bounds
-        self.watchdog = Watchdog(bounds.watchdog_look)
+        self._lock = threading.Lock()
+        """Guards the beginning of an outage; a leaf."""
+        self._closing = threading.Event()
+        self.watchdog = Watchdog(
+            bounds.watchdog_look,
+            lambda: self._note_away("the server does not answer", hangs=True),
+        )
         self.slots = FairPool(
             "a connection to metadata",
             [_Slot() for _ in range(CONNECTIONS_MAX)],
             CONNECTION_WAIT_SECONDS_MAX,
         )
+
+    def open_at_once(self) -> Connection:
+        """Open a connection as `open`; while connects hang, fails at once."""
+        away = self.away
+        if away is not None and away.hangs:
+            raise psycopg.OperationalError(away.reason)
+        began = time.monotonic()
+        try:
+            connection = self.open()
+        except psycopg.OperationalError as error:
+            self._note_away(str(error), hangs=time.monotonic() > began + HANGS_SECONDS)
+            raise
+        self.away = None
+        return connection
+
+    def _note_away(self, reason: str, *, hangs: bool) -> None:
+        with self._lock:
+            away = self.away
+            if away is not None and away.hangs:
+                return
+            since = time.monotonic() if away is None else away.since
+            self.away = away = Away(since, reason, hangs)
+        if hangs:
+            # Nothing waits for its end: a connect takes seconds.
+            threading.Thread(
+                target=self._await_return, args=(away,), name="wings-postgres-return", daemon=True
+            ).start()
+
+    def _await_return(self, away: Away) -> None:
+        """Connect until that works, or is refused."""
+        while not self._closing.is_set():
+            found, began = None, time.monotonic()
+            try:
+                with contextlib.suppress(InvalidArgument):  # The next caller is told.
+                    discard(self.open())
+            except psycopg.OperationalError as error:
+                hangs = time.monotonic() > began + HANGS_SECONDS
+                found = Away(away.since, str(error), hangs)
+            finally:
+                self.away = found  # Whatever went wrong: or no caller would ever connect.
+            if found is None or not found.hangs:
+                return
 
     def open(self) -> Connection:
         """Open a connection that the caller closes; each statement is its own transaction.
@@ -552,6 +632,7 @@ class PostgresConnections:
 
     def close(self) -> None:
         """Close all connections, waiting for those in use for the usual time."""
+        self._closing.set()
         for slot in self.slots.close():
             slot.discard()
         self.watchdog.close()

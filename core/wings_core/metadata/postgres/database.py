@@ -22,6 +22,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from wings_core.errors import Internal, Unavailable, WingsError
+from wings_core.metadata.deadlines import look_ends, tries_end
 from wings_core.metadata.postgres.connections import Connection, Loan, PostgresConnections
 from wings_core.metadata.postgres.faults import discard, passing, translated
 from wings_core.metadata.store.database import Notification, RunAgain, no_notification
@@ -32,7 +33,8 @@ PARTITION_BYTES_MAX = 2_048
 pages of the usual size: a value, a topic, and for offsets the longest name of a consumer."""
 
 RETRY_SECONDS_MAX = 20.0
-"""How long a call is retried before it is refused with `Unavailable`."""
+"""How long a call is retried before it is refused with `Unavailable`; and how long calls are, from
+the moment that the server cannot be reached."""
 
 PAUSE_SECONDS_MIN = 0.02
 PAUSE_SECONDS_MAX = 1.0
@@ -99,14 +101,18 @@ class PostgresDatabase:
 
     def read(self, work: Callable[[Connection], T], /) -> T:
         """Run one statement, or several that need not see the same state; see `Database.read`."""
-        for last in self._tries(self._retry_seconds):
+        began, ends, last = time.monotonic(), look_ends(), False
+        tries: Iterator[bool] | None = None
+        while True:
+            seconds = min(self._connections.bounds.use, ends - time.monotonic())
             try:
-                with Loan(self._connections) as connection:
+                with Loan(self._connections, seconds) as connection:
                     return work(connection)
             except psycopg.Error as error:
-                if last or not passing(error):
+                if last or time.monotonic() >= ends or not passing(error):
                     raise translated(error) from error
-        raise AssertionError("the last try returns or raises")
+            tries = tries or self._further_tries(self._until(began))
+            last = next(tries)
 
     def write(
         self,
@@ -177,11 +183,11 @@ class PostgresDatabase:
                     raise translated(error) from error
                 if not attempt.in_doubt:
                     self._end_silent(error)
-            tries = tries or self._further_tries(self._retry_seconds, began)
+            tries = tries or self._further_tries(self._until(began))
             last = next(tries)
 
-    def close(self) -> None:
-        """End all retries, those under way too."""
+    def end_retries(self) -> None:
+        """End all retries, those under way too; see `Metadata.end_retries`."""
         self._closing.set()
 
     @property
@@ -269,13 +275,21 @@ class PostgresDatabase:
 
     def _tries(self, seconds: float) -> Iterator[bool]:
         """Yield before each try whether it is the last, with a pause before each but the first."""
-        began = time.monotonic()
+        until = time.monotonic() + seconds
         yield False
-        yield from self._further_tries(seconds, began)
+        yield from self._further_tries(until)
 
-    def _further_tries(self, seconds: float, began: float) -> Iterator[bool]:
+    def _until(self, began: float) -> float:
+        """Return until when a call is tried again, once it failed.
+
+        A server that has been away for longer is not waited for by one call after the other.
+        """
+        away = self._connections.away
+        since = began if away is None else min(began, away.since)
+        return min(since + self._retry_seconds, tries_end())
+
+    def _further_tries(self, until: float) -> Iterator[bool]:
         """Yield before each try but the first, after a pause, whether it is the last."""
-        until = began + seconds
         pause = PAUSE_SECONDS_MIN
         while time.monotonic() + pause < until:
             if self._closing.wait(pause * random.uniform(0.5, 1)):

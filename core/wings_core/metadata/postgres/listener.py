@@ -126,7 +126,7 @@ class Listener:
         discard(connection)
 
     def _listen(self) -> Connection:
-        connection = self._connections.open()
+        connection = self._connections.open_at_once()
         try:
             # Also those that come with the answer to something else.
             connection.add_notify_handler(lambda notify: self._hear(notify.payload))

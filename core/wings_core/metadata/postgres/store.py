@@ -214,12 +214,16 @@ class PostgresMetadata(DatabaseMetadata):
         schema = self._connections.schema
         return exporting(self._connections, lambda connection: check_tables(connection, schema))
 
+    def end_retries(self) -> None:
+        """Try no call again; see `Metadata.end_retries`."""
+        self._database.end_retries()
+
     def close(self) -> None:
         """Close the connections, once calls under way have ended; later calls raise `Unavailable`.
 
         Calls that are being tried again end with `Unavailable`.
         """
-        self._database.close()
+        self.end_retries()
         if self._listener is not None:
             self._listener.close()
         self._connections.close()

@@ -215,6 +215,9 @@ class RemoteMetadata:
         """Have the service fix its state at one moment; see `Metadata.copying`."""
         return copying(self._channel)
 
+    def end_retries(self) -> None:
+        """Do nothing: a service that is away is tried once; see `Metadata.end_retries`."""
+
     def close(self) -> None:
         """End the connection and the calls on it; later calls raise `Unavailable`."""
         self._retries.close()

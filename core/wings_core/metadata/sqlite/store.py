@@ -99,6 +99,9 @@ class SqliteMetadata(DatabaseMetadata):
         """Fix the state of the file at one moment; see `Metadata.copying`."""
         return copying(self._path, "metadata")
 
+    def end_retries(self) -> None:
+        """Do nothing: a file is tried once; see `Metadata.end_retries`."""
+
     def close(self) -> None:
         """Close the database, once calls under way have ended; later calls raise `Unavailable`."""
         if self._notes is not None:

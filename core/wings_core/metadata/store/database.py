@@ -8,6 +8,7 @@ library let a running thread take the item just released, so under load a waitin
 (measured: seconds, with 8 busy threads on 4 connections).
 """
 
+import math
 import threading
 import zlib
 from collections import deque
@@ -414,8 +415,10 @@ class FairPool(Generic[T]):
         """How many callers wait now."""
         return len(self._waiting)
 
-    def acquire(self) -> T:
-        """Return an item, which the caller must `release`; blocks for at most `seconds_max`.
+    def acquire(self, seconds: float = math.inf) -> T:
+        """Return an item, which the caller must `release`.
+
+        Blocks for at most `seconds`, and never for more than `seconds_max`.
 
         Raises:
             Unavailable: None came free in time, or the pool is closed.
@@ -429,7 +432,8 @@ class FairPool(Generic[T]):
                     return self._free.pop()
                 waiter = _Turn()
                 self._waiting.append(waiter)
-            waiter.served.acquire(timeout=self._seconds_max)
+            seconds = max(0.0, min(seconds, self._seconds_max))
+            waiter.served.acquire(timeout=seconds)
         except BaseException:  # A signal handler may raise as soon as it waits.
             if waiter is not None:
                 self._abandon(waiter)
@@ -441,7 +445,7 @@ class FairPool(Generic[T]):
             if self._closed:
                 raise Unavailable("metadata is closed")
             self._waiting.remove(waiter)
-        raise Unavailable(f"{self._what} did not come free in {self._seconds_max:g} s")
+        raise Unavailable(f"{self._what} did not come free in {seconds:.3g} s")
 
     def release(self, item: T) -> None:
         """Pass an item to the caller that has waited longest; never blocks."""
