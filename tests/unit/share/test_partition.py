@@ -25,24 +25,18 @@ def test_a_partition_with_as_many_ranges_as_it_may_keep_waits_for_a_delay(
     assert subject.has_available(100, 5)
 
 
-def test_after_a_collision_later_messages_are_picked_where_there_are_some() -> None:
+def test_what_others_hold_is_left_until_then_also_where_it_was_never_looked_at() -> None:
     subject = MessageStates(0)
-    for skip, first in ((0, 0), (5, 5), (30, 30), (7, 7), (35, 35), (100, 59), (50, 50), (100, 0)):
-        (pick,) = subject.select(60, 5, 100, 5, skip)
-        assert pick[:2] == (first, min(59, first + 4))
-        subject.unpick(*pick[:2], 0, until=1.0)
-        subject.advance(2.0, 0)
-
-
-def test_what_a_collision_skips_is_picked_where_only_throttled_messages_come_after_it() -> None:
-    subject = MessageStates(0)
-    (failed,) = subject.select(10, 10, 100, 3)
-    subject.grant(*failed[:2], Lease("c", 1, "m"), 1.0, 2)
-    subject.release(0, 4, Lease("c", 1, "m"), counts=False)
-    subject.release(5, 9, Lease("c", 1, "m"))
+    (pick,) = subject.select(60, 5, 100, 5)
+    subject.unpick(*pick[:2], 0, until=1.0)
+    subject.put_off(0, 9, 2.0)
+    subject.put_off(20, 29, 2.0)
+    picks = subject.select(60, 30, 100, 5)
+    assert [each[:2] for each in picks] == [(10, 19), (30, 49)]
+    subject.advance(1.5, 0)
+    assert [each[:2] for each in subject.select(60, 30, 100, 5)] == [(50, 59)]
     subject.advance(2.0, 0)
-    (pick,) = subject.select(10, 5, 100, 3, 5, alone=False)
-    assert pick[:2] == (0, 4)
+    assert [each[:2] for each in subject.select(60, 30, 100, 5)] == [(0, 9), (20, 29)]
 
 
 @pytest.mark.parametrize(

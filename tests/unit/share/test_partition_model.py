@@ -148,16 +148,12 @@ class PartitionMachine(RuleBasedStateMachine):
         assert [offset for pick in picks for offset in _offsets(pick)] == expected
         self._make_pending(picks)
 
-    @rule(messages_max=st.integers(1, 20), skip=st.sampled_from([0, 0, 0, 7]))
-    def select(self, messages_max: int, skip: int) -> None:
+    @rule(messages_max=st.integers(1, 20))
+    def select(self, messages_max: int) -> None:
         self._advance()
         touched = self.subject.frontier
-        expected = self._expected(messages_max, touched, skip) or self._expected(
-            messages_max, touched
-        )
-        picks = self.subject.select(
-            self.log_end, messages_max, self.in_flight_max, self.limit, skip
-        )
+        expected = self._expected(messages_max, touched)
+        picks = self.subject.select(self.log_end, messages_max, self.in_flight_max, self.limit)
         got = [offset for pick in picks for offset in _offsets(pick)]
         old = [offset for offset in got if offset < touched]
         assert old == [offset for offset in expected if offset < touched]
@@ -299,7 +295,7 @@ class PartitionMachine(RuleBasedStateMachine):
                     message.state = MessageState.AVAILABLE
                 self.checked.discard(offset)
 
-    def _expected(self, messages_max: int, touched: int, skip: int = 0) -> list[int]:
+    def _expected(self, messages_max: int, touched: int) -> list[int]:
         """Return the messages of a selection, in order; those at the limit are left."""
         ready = [
             (offset, message)
@@ -318,10 +314,6 @@ class PartitionMachine(RuleBasedStateMachine):
         got: list[int] = []
         for count, offsets in runs:
             if count >= self.limit:
-                continue
-            left = min(skip, len(offsets) - (offsets[0] >= touched))
-            offsets, skip = offsets[left:], skip - left
-            if not offsets:
                 continue
             throttled = count >= max(2, (self.limit + 1) // 2)
             if room - len(got) <= 0 or (throttled and got):

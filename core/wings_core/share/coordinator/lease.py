@@ -36,9 +36,6 @@ from wings_core.share.state.partition import Pick, deliverable, is_throttled
 PEEK_PARTITIONS, PEEK_MIN = 16, 4
 """Ready partitions that an acquire looks at first, at most and at least; then at more."""
 
-SKIP_REQUESTS = 7
-"""After a collision, begin up to so many requests' messages further on, and one more for each."""
-
 BatchEnd = Callable[[ShareGroup, Partition, int], int]
 """Returns the last offset of the batch that holds a committed offset."""
 
@@ -194,16 +191,11 @@ class Leases:
             state.has_met_limit = False
             bundle = Bundle(tracked, state.take_retired())
             for number, each in wanting.items():
-                skip = 0
-                if tracked.collisions:
-                    skip = self._rng.randrange(SKIP_REQUESTS + tracked.collisions)
-                    skip *= each.request.messages_max
                 picks = state.select(
                     bounds.end,
                     min(each.room, each.request.range_max) if config.is_ordered else each.room,
                     config.in_flight_max,
                     config.delivery_limit,
-                    skip,
                     ordered=config.is_ordered,
                     alone=not each.has_some,
                 )

@@ -278,11 +278,9 @@ class HoldQuorum:
     def held(
         self, group_uuid: str, partitions: Sequence[Partition] = ()
     ) -> Procedure[dict[Partition, list[HeldRange]]]:
-        """Return what a majority knows to be held of a group, in order of offset.
+        """Return what a majority knows to be held of partitions of a group, in order of offset.
 
-        Args:
-            group_uuid: The group.
-            partitions: Which; none for all that are known.
+        No partitions: all that are known.
 
         Raises:
             Unavailable: No majority answered.

@@ -292,7 +292,6 @@ class MessageStates:
         messages_max: int,
         in_flight_max: int,
         limit: int,
-        skip: int = 0,
         *,
         ordered: bool = False,
         alone: bool = True,
@@ -308,26 +307,18 @@ class MessageStates:
             messages_max: Messages at most, at least 1.
             in_flight_max: Messages in flight at most.
             limit: The group's delivery limit.
-            skip: Messages to leave for later, where others come after them.
             ordered: Whether the messages come in order.
             alone: Whether the worker gets nothing else; otherwise no throttled range is picked.
         """
         if ordered and (self.in_flight or (self._ranges and not self._ready_head())):
             return []
         room = min(messages_max, in_flight_max - self.in_flight)
-        if ordered:
-            skip = 0
-        picks, room, left = self._select_ready(room, limit, skip, ordered=ordered, alone=alone)
+        picks, room = self._select_ready(room, limit, ordered=ordered, alone=alone)
         if room > 0 and self._has_fresh(log_end):
-            left = min(left, log_end - self.frontier - 1)
-            if left > 0:
-                self._touch(self.frontier + left - 1)
             first = self.frontier
             last = min(log_end, first + room) - 1
             self.frontier = last + 1
             picks.append(self._pick(first, last, 0))
-        if skip and not picks:
-            return self.select(log_end, messages_max, in_flight_max, limit, alone=alone)
         return picks
 
     def select_exhausted(self, limit: int, *, ordered: bool = False) -> list[Pick]:
@@ -562,9 +553,9 @@ class MessageStates:
         return head is not None and bool(self._ready) and self._ready[0] == head[0]
 
     def _select_ready(
-        self, room: int, limit: int, skip: int, *, ordered: bool, alone: bool
-    ) -> tuple[list[Pick], int, int]:
-        """Make messages pending that were looked at; returns what is left of room and skip, too."""
+        self, room: int, limit: int, *, ordered: bool, alone: bool
+    ) -> tuple[list[Pick], int]:
+        """Make messages pending that were looked at; returns what is left of the room, too."""
         picks: list[Pick] = []
         at = 0
         while room > 0 and at < len(self._ready):
@@ -572,22 +563,16 @@ class MessageStates:
             if record.deliveries >= limit:
                 self.has_met_limit = True
                 if ordered:
-                    return [], 0, 0
-                at += 1
-                continue
-            if skip > last - first:
-                skip -= last - first + 1
+                    return [], 0
                 at += 1
                 continue
             throttled = is_throttled(record.deliveries, limit)
             if throttled and (not alone or picks):
-                return picks, 0, 0
-            if skip:
-                first, skip, at = first + skip, 0, at + 1
+                return picks, 0
             wanted = min(room, deliverable(record.deliveries, last - first + 1, limit))
             picks.append(self._pick(first, first + wanted - 1, record.deliveries))
             room = 0 if throttled or ordered else room - wanted
-        return picks, room, skip
+        return picks, room
 
     def _select_exhausted_head(self, limit: int) -> list[Pick]:
         """Make the first messages pending, as far as they are at the limit."""
