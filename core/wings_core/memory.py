@@ -136,6 +136,12 @@ class MemoryBudget:
         return self._lent + sum(used() for used in self._counted)
 
     @property
+    def in_use(self) -> int:
+        """Bytes that others cannot get: those held, but for the room of idle streams."""
+        with self._lock:
+            return self.held - sum(room.held for room in self._idle())
+
+    @property
     def waiting(self) -> int:
         """Number of streams that wait for room."""
         return len(self._waiting)
@@ -235,16 +241,24 @@ class MemoryBudget:
             self._hand(waiter.room, waiter.size)
             waiter.served.set()
 
-    def _take_from_idle(self) -> None:
+    def _idle(self) -> list["ReadRoom"]:
+        """Return the streams that lend their room; called with the lock held."""
         now = time.monotonic()
         patience = self.waits.idle_seconds
         if now - self.progress_at < patience:
             patience = self.waits.idle_seconds_max
-        for room in list(self._lenders):
-            if room.reading_since is not None and now - room.reading_since >= patience:
-                self._lent -= room.held
-                room.held = 0
-                self._lenders.pop(room)
+        return [
+            room
+            for room in self._lenders
+            # Its thread may end the read meanwhile.
+            if (since := room.reading_since) is not None and now - since >= patience
+        ]
+
+    def _take_from_idle(self) -> None:
+        for room in self._idle():
+            self._lent -= room.held
+            room.held = 0
+            self._lenders.pop(room)
 
     def _is_full(self) -> bool:
         """Return whether the process uses too much memory for a crowd to wait."""

@@ -155,7 +155,7 @@ def _of_members(node: GroupNode | None) -> Metric:
 def _of_machine(log: ServedLog) -> Iterator[Metric]:
     """Yield the log's use of memory and disk, and their limits."""
     yield GaugeMetricFamily(
-        "wings_memory_held_bytes", "Memory that requests hold of their budget.", log.memory.held
+        "wings_memory_held_bytes", "Memory that requests hold of their budget.", log.memory.in_use
     )
     yield GaugeMetricFamily(
         "wings_memory_limit_bytes", "The budget of memory for requests.", log.memory.bytes_max

@@ -392,7 +392,7 @@ def _memory_of(log: ServedLog) -> dict[str, int]:
     """Return the bytes of this process, and those that requests hold and may hold of them."""
     return {
         "resident_bytes": round(usage()[1]),
-        "held_bytes": log.memory.held,
+        "held_bytes": log.memory.in_use,
         "limit_bytes": log.memory.bytes_max,
     }
 
@@ -427,10 +427,10 @@ def _needs_of_machine(log: ServedLog) -> Iterator[_Need]:
             yield _need(
                 "disk_nearly_full", f"{message} are refused", "free space, or shorten retention"
             )
-    if log.memory.held > log.memory.bytes_max * MEMORY_FULL:
+    if (held := log.memory.in_use) > log.memory.bytes_max * MEMORY_FULL:
         yield _need(
             "memory_nearly_full",
-            f"requests hold {log.memory.held // _MIB:,} of {log.memory.bytes_max // _MIB:,} MiB of "
+            f"requests hold {held // _MIB:,} of {log.memory.bytes_max // _MIB:,} MiB of "
             "memory, and pushes wait for room",
             "see whether commits are slow; else raise `limits.memory_bytes_max`, or add nodes",
         )

@@ -4,20 +4,23 @@ import itertools
 import json
 import re
 import tempfile
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import flight_calls
 import httpx
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from fix_commands import Command
 from fix_server import Trim
 from http_calls import create_topic, entry, fetch_body, good, push
+from waiting import until
 
 import wings_client
-from wings_core.limits import Limits
+from wings_core.limits import MIB, Limits
 from wings_core.partitions import Partition
 from wings_core.storage.disk import free_bytes
 from wings_core.times import format_timestamp, now_us
@@ -173,6 +176,29 @@ SECONDS_AGO = re.compile(r" \d+ s ago")
 def _now(needs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return needs with what was a few seconds ago as of now: calls are not at one moment."""
     return [{**each, "message": SECONDS_AGO.sub(" 0 s ago", each["message"])} for each in needs]
+
+
+def test_health_lists_memory_that_requests_hold_and_not_what_idle_streams_lend() -> None:
+    def has_need() -> bool:
+        needs = good(httpx.get(f"{server.http}/v1/health"))["needs"]
+        return "memory_nearly_full" in {each["kind"] for each in needs}
+
+    limits = Limits(memory_bytes_max=64 * MIB)
+    with running_server(limits=limits) as server, ExitStack() as streams:
+        memory = server.server.log.memory
+        client = server.client()
+        flight_calls.create_topic(client, "t", ["n: int64"])
+        descriptor = flight.FlightDescriptor.for_command(b'{"topic": "t"}')
+        schema = pa.schema([("n", pa.int64())])
+        for _ in range(4):
+            streams.callback(client.do_put(descriptor, schema)[0].close)
+        until(lambda: memory.held >= 60 * MIB)
+        until(lambda: not has_need())
+        assert memory.held >= 60 * MIB
+        room = memory.room()
+        memory.add(room, 60 * MIB)
+        assert has_need()
+        room.close()
 
 
 def test_health_lists_what_needs_a_person(new_topic_id: str, command: Command) -> None:

@@ -165,6 +165,17 @@ def test_the_room_of_idle_streams_is_lent() -> None:
     assert idle[0].held == 1000
 
 
+def test_the_room_of_idle_streams_is_not_in_use() -> None:
+    budget = budget_of(2 * FIRST)
+    room = budget.room()
+    room.begin()
+    assert (budget.held, budget.in_use) == (FIRST, FIRST)
+    budget.waits = replace(budget.waits, idle_seconds=0.0, idle_seconds_max=0.0)
+    assert (budget.held, budget.in_use) == (FIRST, 0)
+    room.end(FIRST_BYTES)
+    assert budget.in_use == FIRST, "what was read is not lent"
+
+
 def test_a_stop_ends_the_waits() -> None:
     budget = budget_of(2 * FIRST)
     budget.add(budget.room(), 2 * FIRST)
