@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -881,6 +882,53 @@ def test_what_comes_after_all_that_others_hold_is_acquired_at_once(tmp_path: Pat
         request = AcquireRequest(group, "two", None, 1)
         for offset in range(200, 210):
             assert spans(other.acquire_now(request)) == [(offset, offset, 1)]
+
+
+def test_what_comes_after_all_that_another_node_was_told_to_delay_is_acquired_at_once(
+    remote_share: ShareUnderTest,
+) -> None:
+    share, group, other = remote_share, remote_share.group(), remote_share.open_coordinator()
+    share.metadata.push(share.topic, 100)
+    (leased,) = share.acquire(group, 20)
+    for offset, delay_ms in zip(range(20), (60_000, 70_000) * 10, strict=True):
+        one = replace(leased, start_offset=offset, end_offset=offset)
+        assert share.acknowledge(group, one, "release", delay_ms=delay_ms) is None
+    request = AcquireRequest(group, "two", None, 1)
+    for offset in range(20, 25):
+        assert spans(other.acquire_now(request)) == [(offset, offset, 1)]
+        share.clock.time += 1.6
+    share.clock.time += 60
+    assert spans(other.acquire_now(request)) == [(0, 0, 2)], "its delay has ended"
+
+
+@pytest.mark.usefixtures("unmaintained")
+def test_who_loses_all_that_it_asks_for_to_another_node_is_called_for_the_rest(
+    tmp_path: Path,
+) -> None:
+    with open_share(tmp_path, 3) as share:
+        group, other = share.group(), share.open_coordinator()
+        share.metadata.push(share.topic, 1_000)
+        request = AcquireRequest(group, "two", None, 1)
+        perform = share.replicas[0].perform
+
+        def overtaken(requests: Sequence[Request]) -> Sequence[Answer]:
+            if any(isinstance(each, HoldRequest) and each.member == "two" for each in requests):
+                share.clock.time += 1.6  # By then what the other holds would be asked for again.
+                assert share.acquire(group, 10)
+            return perform(requests)
+
+        called = threading.Event()
+        with other.watch(request, called.set):
+            share.replicas[0].perform = overtaken
+            assert other.acquire_now(request) == []
+            share.replicas[0].perform = perform
+            for _ in range(20):
+                share.clock.time += 0.1
+                other.clock_moved()
+                if called.wait(0.05):
+                    break
+            assert called.is_set(), "messages are available, and nobody asks for them"
+        assert len(other.acquire_now(request)) == 1
 
 
 def test_new_messages_are_acquired_at_once_while_others_hold_all_older_ones(

@@ -27,6 +27,7 @@ from wings_core.share.replica.requests import (
     LeaseEntry,
     PartOutcome,
     RangeAnswer,
+    ReadRequest,
     ReleaseEntry,
     TombstoneRequest,
 )
@@ -352,6 +353,27 @@ def test_of_a_group_just_the_partitions_asked_for_are_read(restarted: RestartedR
 @pytest.fixture
 def stale_store(tmp_path: Path) -> StaleStore:
     return StaleStore(tmp_path / "holds.sqlite")
+
+
+def test_a_read_of_holds_tells_what_is_delayed_as_few_ranges(restarted: RestartedReplica) -> None:
+    restarted.hold(0, 9)
+    delays = (500, 60_000, 70_000, 1_000, 3_000)
+    entries = [
+        ReleaseEntry(offset, offset, MINE, 1, delay_ms) for offset, delay_ms in enumerate(delays)
+    ]
+    replica_calls.release(restarted.replica, KEY, entries)
+    restarted.finish(6, 6)
+    restarted.clock.time += 0.75
+    (state,) = replica_calls.ask(
+        restarted.replica, ReadRequest(KEY.group_uuid, (UNPARTITIONED,), with_holds=True)
+    )
+    assert [(each.first, each.last, each.left_ms) for each in state.delays] == [
+        (1, 2, 2_000),
+        (3, 3, 250),
+        (4, 4, 2_000),
+    ]
+    assert [(each.first, each.last) for each in state.holds] == [(5, 5), (7, 9)]
+    assert state.in_flight == 4
 
 
 def test_calls_are_refused_while_a_replica_reads_its_store_again(

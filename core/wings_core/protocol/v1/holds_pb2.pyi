@@ -176,21 +176,33 @@ class HeldRange(_message.Message):
     left_ms: int
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., member: _Optional[str] = ..., count: _Optional[int] = ..., held_ms: _Optional[int] = ..., left_ms: _Optional[int] = ...) -> None: ...
 
+class DelayedRange(_message.Message):
+    __slots__ = ("first", "last", "left_ms")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    left_ms: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., left_ms: _Optional[int] = ...) -> None: ...
+
 class ReplicaState(_message.Message):
-    __slots__ = ("partition", "start_offset", "finished", "counts", "in_flight", "holds")
+    __slots__ = ("partition", "start_offset", "finished", "counts", "in_flight", "holds", "delays")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
+    DELAYS_FIELD_NUMBER: _ClassVar[int]
     partition: str
     start_offset: int
     finished: _containers.RepeatedCompositeFieldContainer[OffsetRange]
     counts: _containers.RepeatedCompositeFieldContainer[CountedRange]
     in_flight: int
     holds: _containers.RepeatedCompositeFieldContainer[HeldRange]
-    def __init__(self, partition: _Optional[str] = ..., start_offset: _Optional[int] = ..., finished: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., counts: _Optional[_Iterable[_Union[CountedRange, _Mapping]]] = ..., in_flight: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[HeldRange, _Mapping]]] = ...) -> None: ...
+    delays: _containers.RepeatedCompositeFieldContainer[DelayedRange]
+    def __init__(self, partition: _Optional[str] = ..., start_offset: _Optional[int] = ..., finished: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., counts: _Optional[_Iterable[_Union[CountedRange, _Mapping]]] = ..., in_flight: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[HeldRange, _Mapping]]] = ..., delays: _Optional[_Iterable[_Union[DelayedRange, _Mapping]]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
     __slots__ = ("states",)

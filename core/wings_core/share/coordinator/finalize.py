@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
-from wings_core.model import Lease, LeasedRange, ShareGroup, member_tag
+from wings_core.model import HeldRange, Lease, LeasedRange, ShareGroup, member_tag
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.partitions import (
     READ_AGAIN_SECONDS,
@@ -33,6 +33,7 @@ from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
 from wings_core.share.quorum.votes import Verdict, learn
 from wings_core.share.replica.requests import (
     CountedRange,
+    DelayedRange,
     FinishDeadLetters,
     LeaseEntry,
     Procedure,
@@ -274,13 +275,11 @@ class Finalizer:
     def retry_seconds(self, group: ShareGroup, partition: Partition) -> float:
         """Return the seconds after which to ask again for messages that seem to be available.
 
-        0: at once, as not all messages asked for last were held by others, or there is a choice.
+        0: at once, as not all messages asked for last were held by others.
         """
         with self._table.lock:
             tracked = self._table.find(group, partition)
-            if tracked is None or not tracked.collisions or tracked.has_choice:
-                return 0.0
-            return self._pause(tracked)
+            return self._pause(tracked) if tracked is not None and tracked.collisions else 0.0
 
     def put_back(self, tracked: TrackedPartition, picks: Iterable[Pick]) -> None:
         """Make messages that were not held available again, and tell those who saw them pending."""
@@ -315,25 +314,28 @@ class Finalizer:
             wait = min(pause, retry_seconds) if retry_seconds else pause
             tracked.state.unpick(first, last, 0, now + wait)
 
-    def put_off_held(self, group: ShareGroup, tracked: TrackedPartition) -> Procedure[None]:
-        """Choose messages that no other holds, for a second, if replicas tell which these are."""
+    def put_off_taken(self, group: ShareGroup, tracked: TrackedPartition) -> Procedure[bool]:
+        """Put off what others hold or have delayed, for a second, if replicas tell of it.
+
+        Returns:
+            Whether they told of some, which leaves room for more.
+        """
         partition, longest = tracked.key.partition, BACK_OFF_SECONDS[1]
         with self._table.lock:
             now = self._clock.now()
             if tracked.collisions > COLLISIONS_READ_MAX and now < tracked.held_read_at + longest:
-                return
+                return False
             tracked.held_read_at = now
         try:
-            held = yield from self._quorum.held(group.uuid, [partition])
+            held, delayed = yield from self._quorum.taken(group.uuid, partition)
         except WingsError:
-            return
+            return False
         with self._table.lock:
             now, most = self._clock.now(), longest * self._rng.uniform(0.5, 1.5)
-            for each in held.get(partition, ()):
-                until = now + min(most, each.left_ms / 1_000)
-                tracked.state.put_off(each.first, each.last, until)
-            messages = sum(each.last - each.first + 1 for each in held.get(partition, ()))
-            tracked.has_choice = 0 < messages < group.config.in_flight_max
+            for first, last, seconds in (*_merged(held, most), *_merged(delayed, most)):
+                tracked.state.put_off(first, last, now + seconds)
+        messages = sum(each.last - each.first + 1 for each in held)
+        return bool(held or delayed) and messages < group.config.in_flight_max
 
     def _pause(self, tracked: TrackedPartition) -> float:
         least, most = BACK_OFF_SECONDS
@@ -376,6 +378,22 @@ class Finalizer:
         if group.config.dlq_topic is None or self._dead_letters is None:
             return None
         return self._dead_letters.begin(group, letters)
+
+
+def _merged(
+    ranges: Iterable[HeldRange | DelayedRange], most: float
+) -> Iterator[tuple[int, int, float]]:
+    """Yield ranges with the seconds left of each, up to so many; those alike that touch as one."""
+    before: tuple[int, int, float] | None = None
+    for each in ranges:
+        first, seconds = each.first, min(most, each.left_ms / 1_000)
+        if before is not None and before[1:] == (first - 1, seconds):
+            first = before[0]
+        elif before is not None:
+            yield before
+        before = first, each.last, seconds
+    if before is not None:
+        yield before
 
 
 def pieces(group: ShareGroup, ranges: Iterable[_Ranged]) -> Iterator[list[_Ranged]]:

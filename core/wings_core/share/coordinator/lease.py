@@ -62,6 +62,8 @@ class Bundle:
     retired: Sequence[tuple[int, int]]
     """Ranges that retention has passed."""
     taken: list[LeasePicks] = field(default_factory=list[LeasePicks])
+    has_choice: bool = False
+    """Whether others held or delayed what was asked for, and it is known now what they left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +175,7 @@ class Leases:
             ranges = [_leased(group, tracked, each, taken.lease) for each in delivered]
             found.append((taken.number, ranges))
         if collided and not config.is_ordered:
-            yield from self._finalizer.put_off_held(group, tracked)
+            bundle.has_choice = yield from self._finalizer.put_off_taken(group, tracked)
         return found
 
     def _select(
@@ -304,7 +306,6 @@ class Leases:
         for gone in held.finished:
             tracked.state.finish(gone.first, gone.last)
         tracked.collisions = tracked.collisions + 1 if is_collision(held) else 0
-        tracked.has_choice = False
         if held.refused:
             refused = [(gone.first, gone.last, gone.retry_seconds) for gone in held.refused]
             self._finalizer.put_off(tracked, refused)
@@ -372,21 +373,23 @@ class Acquires:
             index.look_again()  # Over a network, commits are told of a while later.
         most, tried = peeked([request]), set[Partition]()
         recent = only is not None or not self._is_local
-        rounds = 0
+        looks = 0
         while True:
             picked = self.pick(index, group, [request], most, tried, times=times, recent=recent)
-            (acquired,) = self.hand_out(picked, self._runner.run_all(picked.procedures))
+            outcomes = self._runner.run_all(picked.procedures)
+            looks += 1
+            if looks > COLLISIONS_READ_MAX:
+                for bundle in picked.bundles:
+                    bundle.has_choice = False  # The partition rests, as this does not ask it again.
+            (acquired,) = self.hand_out(picked, outcomes)
             if isinstance(acquired, WingsError):
                 raise acquired
             if acquired or not picked.logs:
                 return acquired
             # Where others held all that was picked, the rest of the partitions were not looked at,
             # nor what comes after it.
-            rounds += 1
             tried.update(
-                bundle.tracked.key.partition
-                for bundle in picked.bundles
-                if rounds > COLLISIONS_READ_MAX or not bundle.tracked.has_choice
+                bundle.tracked.key.partition for bundle in picked.bundles if not bundle.has_choice
             )
             if not picked.bundles:
                 tried.update(picked.logs)
@@ -456,8 +459,10 @@ class Acquires:
                 [one for one in each if self._finalizer.is_leased(group, one)] for each in ranges
             ]
         if not self._is_altered(group):  # Else who waits is woken to look anew.
+            choices = {each.tracked.key.partition for each in picked.bundles if each.has_choice}
             for partition, log in picked.logs.items():
-                self._looked_at(picked, partition, log, found=any(ranges))
+                rests = partition not in choices and not any(ranges)
+                self._looked_at(picked, partition, log, rests=rests)
         if any(ranges):
             picked.index.wake_next()
         return [found or error or [] for found, error in zip(ranges, errors, strict=True)]
@@ -485,17 +490,17 @@ class Acquires:
         return self._runner.run_all([self._leases.prepare(group, list(logs))])[0]
 
     def _looked_at(
-        self, picked: Picked, partition: Partition, log: PartitionState, *, found: bool
+        self, picked: Picked, partition: Partition, log: PartitionState, *, rests: bool
     ) -> None:
         """Take a partition out of the index where it has nothing, after an acquire.
 
-        Also for a while where the acquire `found` nothing, as others held all that it asked for.
+        Also for a while where others held all that was asked for, if it `rests` then.
         """
         group, again = picked.group, None
         if log.next_offset:
             bounds = Bounds(log.log_start_offset, log.next_offset)
             again = self._table.look(group, partition, bounds)
-        if again == 0 and not found:
+        if again == 0 and rests:
             again = self._finalizer.retry_seconds(group, partition)
         picked.index.looked_at(partition, picked.generations[partition], log.next_offset, again)
 

@@ -450,8 +450,6 @@ class TrackedPartition:
     """How often in a row all that was asked for was held by others."""
     held_read_at: float = -math.inf
     """When the replicas were asked what others hold of it."""
-    has_choice: bool = False
-    """Whether what others hold was read after the last collision, and leaves room for more."""
     is_checking: bool = False
     """Whether the times of messages are being read."""
     is_seen_full: bool = False

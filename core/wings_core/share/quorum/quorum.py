@@ -32,6 +32,7 @@ from wings_core.share.quorum.votes import (
     Verdict,
     Vote,
     count_votes,
+    delayed_by,
     divide,
     held_by,
     known_of,
@@ -44,6 +45,7 @@ from wings_core.share.replica.requests import (
     Answers,
     Broadcast,
     CountedRange,
+    DelayedRange,
     FinishDeadLetters,
     ForgetRequest,
     HoldReplica,
@@ -275,18 +277,26 @@ class HoldQuorum:
                 yield from self.repair(ShareKey(group_uuid, topic_uuid, partition), found.to_repair)
         return known
 
-    def held(
-        self, group_uuid: str, partitions: Sequence[Partition] = ()
-    ) -> Procedure[dict[Partition, list[HeldRange]]]:
-        """Return what a majority knows to be held of partitions of a group, in order of offset.
-
-        No partitions: all that are known.
+    def held(self, group_uuid: str) -> Procedure[dict[Partition, list[HeldRange]]]:
+        """Return what a majority knows to be held of a group, in order of offset.
 
         Raises:
             Unavailable: No majority answered.
         """
-        states = yield from self._read(ReadRequest(group_uuid, tuple(partitions), with_holds=True))
+        states = yield from self._read(ReadRequest(group_uuid, (), with_holds=True))
         return {each: held_by(found, self.majority) for each, found in states.items()}
+
+    def taken(
+        self, group_uuid: str, partition: Partition
+    ) -> Procedure[tuple[list[HeldRange], list[DelayedRange]]]:
+        """Return what a majority knows to be held of a partition, and to be delayed, in order.
+
+        Raises:
+            Unavailable: No majority answered.
+        """
+        states = yield from self._read(ReadRequest(group_uuid, (partition,), with_holds=True))
+        found = states[partition]
+        return held_by(found, self.majority), delayed_by(found, self.majority)
 
     def forget(self, group_uuid: str) -> Procedure[None]:
         """Let all replicas that can be reached forget a group."""

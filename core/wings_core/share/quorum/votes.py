@@ -12,6 +12,7 @@ from wings_core.share.model import OffsetRange
 from wings_core.share.replica.requests import (
     Answers,
     CountedRange,
+    DelayedRange,
     PartOutcome,
     RangeAnswer,
     ReplicaState,
@@ -220,6 +221,22 @@ def held_by(states: Sequence[ReplicaState], majority: int) -> list[HeldRange]:
                 agreed.append(replace(held, first=first, last=last))
                 break
     return agreed
+
+
+def delayed_by(states: Sequence[ReplicaState], majority: int) -> list[DelayedRange]:
+    """Return the ranges of one partition that are delayed at a majority, in order."""
+    votes: RangeMap[tuple[int, int]] = RangeMap()
+    for state in states:
+        for each in state.delays:
+            for first, last, (count, left_ms) in votes.filled(
+                each.first, each.last, (0, each.left_ms)
+            ):
+                votes.put(first, last, (count + 1, min(left_ms, each.left_ms)))
+    return [
+        DelayedRange(first, last, left_ms)
+        for first, last, (count, left_ms) in votes
+        if count >= majority
+    ]
 
 
 def unavailable(answers: Answers) -> WingsError:

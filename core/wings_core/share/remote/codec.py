@@ -15,6 +15,7 @@ from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.requests import (
     Answer,
     CountedRange,
+    DelayedRange,
     ForgetRequest,
     HoldRequest,
     LeaseEntry,
@@ -45,6 +46,7 @@ COUNTED_RANGE = Codec(CountedRange, pb.CountedRange)
 LEASE_ENTRY = Codec(LeaseEntry, pb.LeaseEntry)
 RELEASE_ENTRY = Codec(ReleaseEntry, pb.ReleaseEntry)
 HELD_RANGE = Codec(HeldRange, pb.HeldRange)
+DELAYED_RANGE = Codec(DelayedRange, pb.DelayedRange)
 PART = Codec(RangeAnswer, pb.Part)
 REPLICA_STATE = Codec(ReplicaState, pb.ReplicaState)
 

@@ -39,6 +39,7 @@ from wings_core.share.replica.requests import (
     BATCH_MAX,
     Answer,
     CountedRange,
+    DelayedRange,
     ForgetRequest,
     HoldRequest,
     PartOutcome,
@@ -68,7 +69,10 @@ STALE_MAX = 1_024
 """Overtaken expiries are dropped when they outnumber this, and the holds."""
 
 HOLDS_TOLD_MAX = 10_000
-"""Held ranges in the answer to a read at most."""
+"""Held ranges in the answer to a read at most, and delayed ones."""
+
+DELAY_TOLD_MS_MAX = 2_000
+"""Longest delay that the answer to a read tells of."""
 
 ROOM_RETRY_SECONDS = 0.1
 """Retry time of a hold refused because too much is in flight."""
@@ -557,7 +561,7 @@ class Replica:
         group_uuid, partitions = request.group_uuid, request.partitions
         known = self._keys.get(group_uuid, {})
         states: list[ReplicaState] = []
-        room = HOLDS_TOLD_MAX if request.with_holds else 0
+        room = HOLDS_TOLD_MAX
         for name in partitions or known:
             key = known.get(name)
             if key is None:
@@ -566,9 +570,13 @@ class Replica:
             found = self._partitions[key]
             if request.with_holds and not partitions and not found.held:
                 continue
+            if not request.with_holds:
+                states.append(_state(found))
+                continue
             holds = tuple(_held(found, now, room))
             room -= len(holds)
-            states.append(_state(found, holds))
+            delays = tuple(itertools.islice(_delayed(found, now), HOLDS_TOLD_MAX))
+            states.append(ReplicaState(name, found.start_offset, (), (), found.held, holds, delays))
         return states
 
     def _partition(self, key: ShareKey) -> ReplicaPartition:
@@ -657,14 +665,13 @@ class Replica:
         return swept
 
 
-def _state(partition: ReplicaPartition, holds: tuple[HeldRange, ...]) -> ReplicaState:
+def _state(partition: ReplicaPartition) -> ReplicaState:
     return ReplicaState(
         partition.key.partition,
         partition.start_offset,
         tuple(OffsetRange(first, last) for first, last, _ in partition.finished),
         tuple(CountedRange(*counted) for counted in partition.counts),
         partition.held,
-        holds,
     )
 
 
@@ -680,3 +687,19 @@ def _held(partition: ReplicaPartition, now: float, most: int) -> Iterator[HeldRa
             int((now - hold.since) * 1_000),
             max(0, int((hold.expires_at - now) * 1_000)),
         )
+
+
+def _delayed(partition: ReplicaPartition, now: float) -> Iterator[DelayedRange]:
+    """Yield the ranges that are delayed, in order; those that touch and last as long as one."""
+    before: DelayedRange | None = None
+    for first, last, until in partition.delays:
+        left_ms = min(DELAY_TOLD_MS_MAX, int((until - now) * 1_000))
+        if left_ms <= 0:
+            continue
+        if before is not None and (before.last + 1, before.left_ms) == (first, left_ms):
+            first = before.first
+        elif before is not None:
+            yield before
+        before = DelayedRange(first, last, left_ms)
+    if before is not None:
+        yield before

@@ -80,6 +80,16 @@ class CountedRange:
 
 
 @dataclass(frozen=True, slots=True)
+class DelayedRange:
+    """A range that nobody may hold for a while."""
+
+    first: int
+    last: int
+    left_ms: int
+    """At least; long delays are cut, so that ranges that touch are one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaState:
     """State of a partition at one replica."""
 
@@ -94,6 +104,8 @@ class ReplicaState:
     """Messages held now."""
     holds: tuple[HeldRange, ...] = ()
     """The held ranges, where the request asked for them."""
+    delays: tuple[DelayedRange, ...] = ()
+    """What was released and is not to be held yet, with the holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +171,8 @@ class ReadRequest:
     group_uuid: str
     partitions: tuple[Partition, ...]
     with_holds: bool = False
-    """Whether the answer lists the held ranges; without partitions, only partitions with some."""
+    """Whether the answer lists the held ranges, and not what is finished nor the counts; without
+    partitions, only partitions with some."""
 
 
 @dataclass(frozen=True, slots=True)
