@@ -22,6 +22,7 @@ from wings_core.metadata.store.database import FairPool
 from wings_core.metadata.store.transactions import DatabaseTransactions
 from wings_core.metadata.waiting import Waiters, Wake
 from wings_core.share.coordinator.finalize import Finalizer
+from wings_core.share.coordinator.settle import Settling
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.storage import files, segments
@@ -182,6 +183,12 @@ BUGS: dict[str, Bug] = {
         "tracked.state.finish(each.first, each.last)",
         "tracked.state.finish(each.first, each.last + 1)",
     ),
+    "what a worker asks to finish too late is finished, and it is refused": Bug(
+        Settling,
+        "_settle",
+        "# Retention may have made some.",
+        "; yield from self._finalizer.retire(tracked, [(each.first, each.last) for each in live])",
+    ),
 }
 
 FOUND_BY: dict[str, int] = {
@@ -218,5 +225,6 @@ FOUND_BY: dict[str, int] = {
     "what a share group has finished is not stored": 111,
     "a dead letter is not waited for": 76,
     "what comes after a finished message is taken for finished": 13,
+    "what a worker asks to finish too late is finished, and it is refused": 13,
 }
 """Worlds that show those that the first does not, as the code is now; they are tried first."""

@@ -161,9 +161,12 @@ class ShareClient(GroupClient):
 
         lease.is_over = True
         try:
-            if not self._call(settle):
-                return False
+            is_done = self._call(settle)
         except LostError:
+            return False
+        if not is_done:
+            if finishes:  # Nothing was done of it.
+                self._shares.tried.subtract(lease.messages)
             return False
         if finishes:
             rejected = kind == "reject"

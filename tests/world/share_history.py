@@ -46,7 +46,7 @@ class ShareHistory:
         leases: All, in the order in which workers got them.
         done: When a worker was told that a message is finished, by message.
         rejected: Those of them that it rejected.
-        tried: Messages that a worker asked to finish, whatever came of it.
+        tried: How often workers asked to finish a message, and were not refused, by message.
         lost: How many acquires had no answer, each of which may have counted as a delivery.
     """
 
@@ -55,7 +55,7 @@ class ShareHistory:
     leases: list[Lease] = field(default_factory=list[Lease])
     done: dict[Message, int] = field(default_factory=dict[Message, int])
     rejected: set[Message] = field(default_factory=set[Message])
-    tried: set[Message] = field(default_factory=set[Message])
+    tried: Counter[Message] = field(default_factory=Counter[Message])
     deliveries: Counter[Message] = field(default_factory=Counter[Message])
     lost: int = 0
 
@@ -103,4 +103,4 @@ class ShareHistory:
 
     def _may_be_finished(self, message: Message) -> bool:
         """Tell whether a worker asked to finish a message, or it may be at the limit."""
-        return message in self.tried or self.deliveries[message] + self.lost >= self.limit
+        return self.tried[message] > 0 or self.deliveries[message] + self.lost >= self.limit
