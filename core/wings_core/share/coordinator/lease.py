@@ -380,7 +380,7 @@ class Acquires:
             looks += 1
             if looks > COLLISIONS_READ_MAX:
                 for bundle in picked.bundles:
-                    bundle.has_choice = False  # The partition rests, as this does not ask it again.
+                    bundle.has_choice = False  # It rests, as this does not ask it again.
             (acquired,) = self.hand_out(picked, outcomes)
             if isinstance(acquired, WingsError):
                 raise acquired

@@ -105,7 +105,7 @@ class ReplicaState:
     holds: tuple[HeldRange, ...] = ()
     """The held ranges, where the request asked for them."""
     delays: tuple[DelayedRange, ...] = ()
-    """What was released and is not to be held yet, with the holds."""
+    """The delayed ranges, with the holds."""
 
 
 @dataclass(frozen=True, slots=True)
