@@ -157,6 +157,8 @@ class World:
         self._failing = directory.with_name("failing")
         self._failing_until_ns = -NEVER
         self._clients: list[Task] = []
+        self._at_work = 0
+        """Clients that are not done."""
         self._lives = 0
         self.doing: dict[int, tuple[Operation, int]] = {}
         """What each client does, and since when."""
@@ -241,10 +243,11 @@ class World:
         for number, operations in enumerate(self._program.clients):
             if operations:
                 self.doing[number] = operations[0], self.scheduler.now_ns
-            work = partial(ShareClient(self, number).run, operations)
+            work = partial(self._work, ShareClient(self, number), operations)
+            self._at_work += 1
             self._clients.append(self.scheduler.start(f"client {number}", work))
         quiet_ns = self.scheduler.now_ns
-        while not all(client.life.dead for client in self._clients):
+        while self._at_work:
             world_threads.sleep(LOOK_SECONDS)
             if self.scheduler.now_ns >= self._failing_until_ns:
                 self._mend_disks()
@@ -261,6 +264,10 @@ class World:
         while self._revive():
             pass
         self._end()
+
+    def _work(self, client: ShareClient, operations: Sequence[Operation]) -> None:
+        client.run(operations)
+        self._at_work -= 1
 
     def _mend_disks(self) -> None:
         if os.environ.pop("FAILING", None) is not None:
