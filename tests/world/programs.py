@@ -274,7 +274,7 @@ def _share_clients(random: Random) -> list[tuple[Operation, ...]]:
         )
         for _ in range(random.randint(2, 4))
     ]
-    last = Operation("finish", SHARE_TOPIC, rows=random.choice((1, 20, 100)))
+    last = Operation("finish", SHARE_TOPIC, rows=random.choice((20, 50, 100)))
     return [_feed(random, SHARE_TOPIC), *workers, (last,)]
 
 
