@@ -533,7 +533,8 @@ class GroupClient(Client):
             except (FencedMember, StageNotFound):
                 transaction.outcome = False
                 raise
-            except PublishFenced:
+            except PublishFenced as refused:
+                is_known = is_known and not refused.facts.get("in_doubt")
                 transaction.outcome = False if is_known else None
                 raise
             else:

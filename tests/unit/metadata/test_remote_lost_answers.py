@@ -17,6 +17,7 @@ from wings_core.errors import (
     GroupNotFound,
     Internal,
     NamespaceNotFound,
+    PublishFenced,
     ResourceExhausted,
     TopicNotFound,
     Unavailable,
@@ -25,6 +26,7 @@ from wings_core.metadata.remote import RemoteMetadata, channel
 from wings_core.metadata.remote.channel import Stub
 from wings_core.model import NamespaceState, ShareConfig, ShareGroup, Topic, TopicConfig
 from wings_core.names import DEFAULT_NAMESPACE, NamespaceName
+from wings_core.partitions import UNPARTITIONED
 from wings_core.protocol.v1 import admin_pb2
 
 LONG = 60.0
@@ -297,6 +299,25 @@ def test_a_repetition_that_the_disk_fails_says_nothing_of_the_call_whose_answer_
     with pytest.raises(Internal):
         service.call_repeatedly(method, b"")
     service.close()
+
+
+def test_a_repetition_that_is_refused_says_nothing_of_the_call_whose_answer_was_lost(
+    losing: Losing,
+) -> None:
+    node, served = losing.node.transactions, losing.served.transactions
+    topic = losing.node.admin.create_topic(TOPIC, SCHEMA)
+    life = node.join("name", 60_000)
+    node.add_partitions("name", life, [(topic, UNPARTITIONED)])
+    losing.lose(served, "end")
+    ended = losing.run(
+        lambda: node.end("name", life, commit=True), lambda: served.join("name", 60_000)
+    )
+    refused = ended.exception(LONG)
+    assert isinstance(refused, PublishFenced)
+    assert refused.facts["in_doubt"], "it was committed"
+    with pytest.raises(PublishFenced) as again:
+        node.end("name", life, commit=True)
+    assert "in_doubt" not in again.value.facts
 
 
 def test_an_old_client_that_names_no_uuids_is_served_as_before(losing: Losing) -> None:

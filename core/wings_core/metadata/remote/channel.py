@@ -236,7 +236,8 @@ class ServiceChannel:
         Raises:
             Unavailable: There is no connection; or (the fact `in_doubt`) it did not come back in
                 time, and it is not known whether the call was carried out.
-            WingsError: What the service answered.
+            WingsError: What the service answered; with the fact `in_doubt` where it refuses a
+                repetition.
         """
         # From the first doubt on: the call may have taken long, or this node been stopped in it.
         until: Deadline | None = None
@@ -258,6 +259,10 @@ class ServiceChannel:
                     raise Unavailable(
                         f"it is not known whether this was done: {error.message}", in_doubt=True
                     ) from None
+            except WingsError as error:
+                if until is not None:  # It may be refused for what was done since the first call.
+                    error.facts["in_doubt"] = True
+                raise
             self._closing.wait(pause)
             pause = min(2 * pause, pause_max)
 
