@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from wings_core.errors import InvalidArgument, InvalidRecordState, Unavailable, WingsError
-from wings_core.model import HeldRange, Lease, LeasedRange, ShareGroup, member_tag
+from wings_core.model import Lease, LeasedRange, ShareGroup, member_tag
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.partitions import (
     READ_AGAIN_SECONDS,
@@ -33,13 +33,13 @@ from wings_core.share.quorum.quorum import TRIES_MAX, HoldQuorum
 from wings_core.share.quorum.votes import Verdict, learn
 from wings_core.share.replica.requests import (
     CountedRange,
-    DelayedRange,
     FinishDeadLetters,
     LeaseEntry,
     Procedure,
     ReleaseEntry,
 )
 from wings_core.share.state.partition import Pick
+from wings_core.share.state.ranges import merged
 
 DEAD_LETTERS_MAX = 2_000
 """Messages whose dead letters are written between two looks at the leases."""
@@ -330,10 +330,13 @@ class Finalizer:
             held, delayed = yield from self._quorum.taken(group.uuid, partition)
         except WingsError:
             return False
+        most = longest * self._rng.uniform(0.5, 1.5)
         with self._table.lock:
-            now, most = self._clock.now(), longest * self._rng.uniform(0.5, 1.5)
-            for first, last, seconds in (*_merged(held, most), *_merged(delayed, most)):
-                tracked.state.put_off(first, last, now + seconds)
+            now = self._clock.now()
+            for some in (held, delayed):
+                left = ((each.first, each.last, min(most, each.left_ms / 1_000)) for each in some)
+                for first, last, seconds in merged(left):
+                    tracked.state.put_off(first, last, now + seconds)
         messages = sum(each.last - each.first + 1 for each in held)
         return bool(held or delayed) and messages < group.config.in_flight_max
 
@@ -378,22 +381,6 @@ class Finalizer:
         if group.config.dlq_topic is None or self._dead_letters is None:
             return None
         return self._dead_letters.begin(group, letters)
-
-
-def _merged(
-    ranges: Iterable[HeldRange | DelayedRange], most: float
-) -> Iterator[tuple[int, int, float]]:
-    """Yield ranges with the seconds left of each, up to so many; those alike that touch as one."""
-    before: tuple[int, int, float] | None = None
-    for each in ranges:
-        first, seconds = each.first, min(most, each.left_ms / 1_000)
-        if before is not None and before[1:] == (first - 1, seconds):
-            first = before[0]
-        elif before is not None:
-            yield before
-        before = first, each.last, seconds
-    if before is not None:
-        yield before
 
 
 def pieces(group: ShareGroup, ranges: Iterable[_Ranged]) -> Iterator[list[_Ranged]]:

@@ -53,6 +53,7 @@ from wings_core.share.replica.requests import (
     refused,
 )
 from wings_core.share.replica.store import HoldStore, Mark
+from wings_core.share.state.ranges import merged
 from wings_core.times import Deadline
 
 MARK_SHARE = 0.25
@@ -691,15 +692,9 @@ def _held(partition: ReplicaPartition, now: float, most: int) -> Iterator[HeldRa
 
 def _delayed(partition: ReplicaPartition, now: float) -> Iterator[DelayedRange]:
     """Yield the ranges that are delayed, in order; those that touch and last as long as one."""
-    before: DelayedRange | None = None
-    for first, last, until in partition.delays:
-        left_ms = min(DELAY_TOLD_MS_MAX, int((until - now) * 1_000))
-        if left_ms <= 0:
-            continue
-        if before is not None and (before.last + 1, before.left_ms) == (first, left_ms):
-            first = before.first
-        elif before is not None:
-            yield before
-        before = DelayedRange(first, last, left_ms)
-    if before is not None:
-        yield before
+    left = (
+        (first, last, min(DELAY_TOLD_MS_MAX, int((until - now) * 1_000)))
+        for first, last, until in partition.delays
+    )
+    for first, last, left_ms in merged(each for each in left if each[2] > 0):
+        yield DelayedRange(first, last, left_ms)

@@ -14,6 +14,19 @@ Range = tuple[int, int, V]
 """`(first, last, value)`."""
 
 
+def merged(ranges: Iterable[Range[V]]) -> Iterator[Range[V]]:
+    """Yield disjoint ranges in their order; those that touch and have equal values as one."""
+    before: Range[V] | None = None
+    for first, last, value in ranges:
+        if before is not None and before[1:] == (first - 1, value):
+            first = before[0]
+        elif before is not None:
+            yield before
+        before = first, last, value
+    if before is not None:
+        yield before
+
+
 class Change(NamedTuple, Generic[V]):
     """The whole ranges that a change took out of a map, and those it put in."""
 
