@@ -130,7 +130,9 @@ class SharedRead(ABC, Generic[EntryType, AnswerType]):
 
     def advance(self) -> AnswerType | None:
         """Read what is committed; return the answer, or None where the caller is to wait."""
-        return self._answer() if self._read() or self._is_enough else None
+        with calls_until(self.deadline):
+            is_complete = self._read()
+        return self._answer() if is_complete or self._is_enough else None
 
     @property
     def is_empty(self) -> bool:
@@ -185,9 +187,8 @@ class SharedRead(ABC, Generic[EntryType, AnswerType]):
         no partition starves another. A partition that fails ends alone, with the rows before its
         error.
         """
-        with calls_until(self.deadline):
-            for each in self._reads:
-                self._fetcher.hear(each.read)
+        for each in self._reads:
+            self._fetcher.hear(each.read)
         while not self._is_full:
             live = [entry for entry in self._entries if entry.has_rows]
             share = self._bytes_max // max(1, len(live))
@@ -336,7 +337,8 @@ def begun(
     read = opened()
     answer = read.advance()
     if answer is None or read.is_empty:
-        watch.enter_context(read.watch(wake.notify))
+        with calls_until(read.deadline):
+            watch.enter_context(read.watch(wake.notify))
     return read, answer
 
 

@@ -43,7 +43,7 @@ from wings_core.fetch.kept import (
 from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState, Waits
 from wings_core.limits import Limits
-from wings_core.metadata.deadlines import calls_until
+from wings_core.metadata.deadlines import calls_until, each_until
 from wings_core.metadata.interfaces import LOCATIONS_MAX, POSITIONS_MAX, OffsetRegistry
 from wings_core.metadata.waiting import GatheredChanges, Wake
 from wings_core.model import LocatedPartition, PartitionState, Position, Topic
@@ -247,7 +247,8 @@ class Fetcher(TimeOffsets):
                 if state.full or state.enough or state.deadline.passed:
                     return
                 if read.changes is None:
-                    watching.enter_context(self._heard(read, cancel.wake.notify))
+                    with calls_until(state.deadline):
+                        watching.enter_context(self._heard(read, cancel.wake.notify))
                 with self.waits.one():
                     cancel.wake.wait(state.deadline.remaining())
 
@@ -280,7 +281,7 @@ class Fetcher(TimeOffsets):
         with calls_until(state.deadline):
             self.hear(read)
         if follows:
-            yield from self._shared_turn(read)
+            yield from self._shared_turn(read, state)
         while read.rotation.ready and not state.full:
             yield from self.turn(read, state)
             if read.filtered_rows and state.deadline.passed:
@@ -323,9 +324,10 @@ class Fetcher(TimeOffsets):
                 reserved = state.reserve(plan.rows, max(1, read.counted))
             if reserved == 0:
                 return
-            for chunk in self._chunks.read(
+            chunks = self._chunks.read(
                 read.topic, cursors, plan, reserved, read.selection, read.allowance
-            ):
+            )
+            for chunk in each_until(state.deadline, chunks):
                 delivered = chunk.batch.num_rows
                 state.release(delivered, delivered)
                 reserved -= delivered
@@ -437,7 +439,7 @@ class Fetcher(TimeOffsets):
             state = PartitionState(partition, start, end, 0, None)
             return Lookup([LocatedPartition(state, pages)], looked_at)
 
-    def _shared_turn(self, read: Read) -> Iterator[FetchedChunk]:
+    def _shared_turn(self, read: Read, state: FetchState) -> Iterator[FetchedChunk]:
         """Yield what followers at the same place share: little, of few partitions."""
         rotation = read.rotation
         if not 0 < rotation.ready <= FEW_PARTITIONS:
@@ -448,7 +450,8 @@ class Fetcher(TimeOffsets):
             return
         places = tuple([(cursor.partition, cursor.offset) for cursor in cursors])
         key = (read.topic.uuid, read.selection.wish, places)
-        found = self._turns.get(key, lambda: self._read_turn(read, cursors))
+        with calls_until(state.deadline):
+            found = self._turns.get(key, lambda: self._read_turn(read, cursors))
         if found is None:
             return
         for cursor, end in zip(cursors, found.ends, strict=True):

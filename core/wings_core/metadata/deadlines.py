@@ -6,15 +6,18 @@ request with a deadline waits for that no longer than for messages.
 
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 from wings_core.times import Deadline
 
 HANGING_SECONDS_MAX = 5.0
 """How long a call that is under way may take, also after the deadline: one that was sent may only
 be slow."""
+
+T = TypeVar("T")
 
 _ends: ContextVar[float] = ContextVar("_ends", default=math.inf)
 
@@ -30,6 +33,17 @@ def calls_until(deadline: Deadline) -> Generator[None]:
         yield
     finally:
         _ends.reset(token)
+
+
+def each_until(deadline: Deadline, items: Iterator[T]) -> Generator[T]:
+    """Yield items, each of which is made within `calls_until`."""
+    while True:
+        with calls_until(deadline):
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 def tries_end() -> float:
