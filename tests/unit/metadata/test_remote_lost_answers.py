@@ -320,6 +320,19 @@ def test_a_repetition_that_is_refused_says_nothing_of_the_call_whose_answer_was_
     assert "in_doubt" not in again.value.facts
 
 
+def test_a_repetition_that_does_not_find_what_was_changed_says_so(losing: Losing) -> None:
+    topic = losing.served.admin.create_topic(TOPIC, SCHEMA)
+    group, moved = (ShareGroup("group", str(uuid4()), topic, ShareConfig()) for _ in range(2))
+    losing.served.groups.create(group)
+    losing.lose(losing.served.groups, "restart")
+    refused = losing.run(
+        lambda: losing.node.groups.restart(group, moved.uuid),
+        lambda: losing.served.groups.restart(moved, str(uuid4())),
+    ).exception(LONG)
+    assert isinstance(refused, GroupNotFound)
+    assert refused.facts["in_doubt"], "it was moved, and then moved again"
+
+
 def test_an_old_client_that_names_no_uuids_is_served_as_before(losing: Losing) -> None:
     with grpc.insecure_channel(losing.target) as connected:
         stub = Stub(connected, "AdminService")

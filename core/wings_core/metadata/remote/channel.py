@@ -245,10 +245,6 @@ class ServiceChannel:
         while True:
             try:
                 return self.call(method, request)
-            except NotFound:
-                if until is None or gone is None:
-                    raise
-                return gone
             except (Unavailable, Internal, ResourceExhausted) as error:
                 # A repetition that the service's disk fails says nothing of the first call.
                 if until is None:
@@ -260,7 +256,10 @@ class ServiceChannel:
                         f"it is not known whether this was done: {error.message}", in_doubt=True
                     ) from None
             except WingsError as error:
-                if until is not None:  # It may be refused for what was done since the first call.
+                if until is not None:
+                    if gone is not None and isinstance(error, NotFound):
+                        return gone
+                    # It may be refused for what was done since the first call.
                     error.facts["in_doubt"] = True
                 raise
             self._closing.wait(pause)
