@@ -562,7 +562,7 @@ class Replica:
         group_uuid, partitions = request.group_uuid, request.partitions
         known = self._keys.get(group_uuid, {})
         states: list[ReplicaState] = []
-        room = HOLDS_TOLD_MAX
+        holds_room = delays_room = HOLDS_TOLD_MAX
         for name in partitions or known:
             key = known.get(name)
             if key is None:
@@ -574,9 +574,10 @@ class Replica:
             if not request.with_holds:
                 states.append(_state(found))
                 continue
-            holds = tuple(_held(found, now, room))
-            room -= len(holds)
-            delays = tuple(itertools.islice(_delayed(found, now), HOLDS_TOLD_MAX))
+            holds = tuple(_held(found, now, holds_room))
+            delays = tuple(itertools.islice(_delayed(found, now), delays_room))
+            holds_room -= len(holds)
+            delays_room -= len(delays)
             states.append(ReplicaState(name, found.start_offset, (), (), found.held, holds, delays))
         return states
 
