@@ -947,6 +947,12 @@ def test_faults_are_counted_and_logged(
             assert partition.error_code.value == 56  # KAFKA_STORAGE_ERROR
         assert (faults("STORAGE_CORRUPT"), faults("INTERNAL")) == (1, 0)
         assert "STORAGE_CORRUPT" in caplog.text
+        with connected(running.kafka) as connection:
+            by_time = struct.pack(">ii", -1, 1) + text("t") + struct.pack(">iiq", 1, 0, 1)
+            connection.send(head(Api.LIST_OFFSETS.value, 1) + by_time)
+            (topic,) = connection.received(Api.LIST_OFFSETS, 1).topics
+            assert topic.partitions[0].error_code.value == 56
+        assert faults("STORAGE_CORRUPT") == 2
         for method, frame in (
             ("at", fetch_request("t", 0)),
             ("keep", produce_request("t", -1, -1, -1)),
@@ -955,9 +961,9 @@ def test_faults_are_counted_and_logged(
             with connected(running.kafka) as connection:
                 connection.send(frame)
                 assert connection.receive() is None
-        assert (faults("STORAGE_CORRUPT"), faults("INTERNAL")) == (1, 2)
+        assert (faults("STORAGE_CORRUPT"), faults("INTERNAL")) == (2, 2)
         assert caplog.text.count("TypeError('a bug')") == 2
-        assert running.server.log.traffic.errors() == (3, 3)
+        assert running.server.log.traffic.errors() == (4, 4)
 
 
 def test_batches_beyond_the_limit_are_refused_and_the_server_goes_on(tmp_path: Path) -> None:

@@ -434,6 +434,7 @@ def _of_topic(
             partition = topics.partition_at(topic, part.partition_index)
             values = _offset_of(service, topic, partition, part.timestamp)
         except FAILURES as error:
+            service.failed(error)
             values = {**_NOTHING, "error_code": code_of(error)}
         found.append({"partition_index": part.partition_index, **values})
     return found
