@@ -351,6 +351,30 @@ def test_no_call_waits_for_a_connection_to_a_server_that_does_not_answer(
             assert time.monotonic() < began + 30
 
 
+def test_open_connections_are_used_while_no_new_one_is_answered(
+    earnest_postgres: PostgresServer,
+) -> None:
+    """As where the service is away that PostgreSQL asks who connects."""
+    url = f"{earnest_postgres.new_database()}?connect_timeout=2"
+    with PostgresMetadata(url) as metadata, ThreadPoolExecutor(4) as threads:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        ends = Deadline.after(5.0)
+
+        def look() -> None:
+            while not ends.passed:
+                with calls_until(Deadline.after(LONG)):
+                    metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
+
+        os.kill(earnest_postgres.pid, signal.SIGSTOP)  # Its sessions go on.
+        try:
+            for looks in [threads.submit(look) for _ in range(4)]:
+                looks.result(2 * LONG)
+            names = [thread.name for thread in threading.enumerate()]
+            assert names.count("wings-postgres-return") == 1
+        finally:
+            os.kill(earnest_postgres.pid, signal.SIGCONT)
+
+
 def test_retries_end_where_that_is_asked_for(earnest_postgres: PostgresServer) -> None:
     with (
         PostgresMetadata(earnest_postgres.new_database(), retry_seconds=600) as metadata,

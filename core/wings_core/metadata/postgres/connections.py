@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, LiteralString, Self
 
 import psycopg
@@ -454,7 +454,7 @@ class Loan:
             with watchdog.lock:
                 watchdog.until[slot.connection] = time.monotonic() + self._seconds
         except BaseException:
-            connections.slots.release(slot)
+            connections.slots.release(slot, is_last=slot.connection is None)
             raise
         return slot.connection
 
@@ -464,11 +464,12 @@ class Loan:
         assert slot.connection is not None
         with connections.watchdog.lock:
             connections.watchdog.until.pop(slot.connection, None)
-        if slot.connection.pgconn.transaction_status != TransactionStatus.IDLE:
+        is_idle = slot.connection.pgconn.transaction_status == TransactionStatus.IDLE
+        if not is_idle:
             slot.discard()
         elif connections.away is not None:
-            connections.away = None  # It has answered.
-        connections.slots.release(slot)
+            connections.note_answer()
+        connections.slots.release(slot, is_last=not is_idle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,11 +477,12 @@ class Away:
     """An outage of the server."""
 
     since: float
-    """When a connection could not be opened first, or hung, by `time.monotonic`."""
+    """When a connection could not be opened first, or hung, by `time.monotonic`; of connects that
+    hang beside calls that are answered, the last answer."""
     reason: str
     """Why, at the last try."""
     hangs: bool
-    """Whether a connect waits in vain, and is not refused at once."""
+    """Whether a connect waits in vain, and is not refused at once; then a thread connects."""
 
 
 class PostgresConnections:
@@ -529,7 +531,7 @@ class PostgresConnections:
         self.read_only = read_only
         self.bounds = bounds
         self._lock = threading.Lock()
-        """Guards the beginning of an outage; a leaf."""
+        """Guards changes of `away`; a leaf."""
         self._closing = threading.Event()
         self.watchdog = Watchdog(
             bounds.watchdog_look,
@@ -552,8 +554,15 @@ class PostgresConnections:
         except psycopg.OperationalError as error:
             self._note_away(str(error), hangs=time.monotonic() > began + HANGS_SECONDS)
             raise
-        self.away = None
+        self.note_answer()
         return connection
+
+    def note_answer(self) -> None:
+        """End an outage; but where connects hang, one of them has to work first."""
+        with self._lock:
+            away = self.away
+            if away is not None:
+                self.away = replace(away, since=time.monotonic()) if away.hangs else None
 
     def _note_away(self, reason: str, *, hangs: bool) -> None:
         with self._lock:
@@ -561,27 +570,28 @@ class PostgresConnections:
             if away is not None and away.hangs:
                 return
             since = time.monotonic() if away is None else away.since
-            self.away = away = Away(since, reason, hangs)
+            self.away = Away(since, reason, hangs)
         if hangs:
             # Nothing waits for its end: a connect takes seconds.
             threading.Thread(
-                target=self._await_return, args=(away,), name="wings-postgres-return", daemon=True
+                target=self._await_return, name="wings-postgres-return", daemon=True
             ).start()
 
-    def _await_return(self, away: Away) -> None:
+    def _await_return(self) -> None:
         """Connect until that works, or is refused."""
-        while not self._closing.is_set():
-            found, began = None, time.monotonic()
+        hangs = True
+        while hangs and not self._closing.is_set():
+            began, reason, hangs = time.monotonic(), None, False
             try:
                 with contextlib.suppress(InvalidArgument):  # The next caller is told.
                     discard(self.open())
             except psycopg.OperationalError as error:
-                hangs = time.monotonic() > began + HANGS_SECONDS
-                found = Away(away.since, str(error), hangs)
-            finally:
-                self.away = found  # Whatever went wrong: or no caller would ever connect.
-            if found is None or not found.hangs:
-                return
+                reason, hangs = str(error), time.monotonic() > began + HANGS_SECONDS
+            finally:  # Whatever went wrong: or no caller would ever connect.
+                with self._lock:
+                    assert self.away is not None
+                    since = self.away.since
+                    self.away = None if reason is None else Away(since, reason, hangs)
 
     def open(self) -> Connection:
         """Open a connection that the caller closes; each statement is its own transaction.

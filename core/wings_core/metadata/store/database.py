@@ -447,15 +447,18 @@ class FairPool(Generic[T]):
             self._waiting.remove(waiter)
         raise Unavailable(f"{self._what} did not come free in {seconds:.3g} s")
 
-    def release(self, item: T) -> None:
-        """Pass an item to the caller that has waited longest; never blocks."""
+    def release(self, item: T, *, is_last: bool = False) -> None:
+        """Pass an item to the caller that has waited longest; never blocks.
+
+        Where none waits, an item that `is_last` is acquired after all that are free.
+        """
         with self._lock:
             if self._waiting:
                 waiter = self._waiting.popleft()
                 waiter.item = item
                 waiter.served.release()
             else:
-                self._free.append(item)
+                self._free.insert(0 if is_last else len(self._free), item)
                 if self._closed:
                     self._released.notify()
 
