@@ -21,6 +21,7 @@ from server_processes import until
 from share_calls import Leased, Member, ShareStreamCall, create_group, offsets_of
 
 from wings_core.errors import Unavailable
+from wings_core.limits import Limits
 from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.dead_letters.writer import PendingLetters
 from wings_core.share.delivery.stream_holds import StreamHolds
@@ -569,13 +570,29 @@ def test_a_fault_at_the_end_of_a_stream_keeps_its_client_from_nothing(
     assert stream.ended()["end"] == "GROUP_NOT_FOUND"
 
 
+@pytest.mark.parametrize("method", ["following", "settle"])
 def test_a_fault_of_the_server_is_told_and_counted(
-    server: RunningServer, client: flight.FlightClient, topic: str, calls: Calls
+    server: RunningServer, client: flight.FlightClient, topic: str, calls: Calls, method: str
 ) -> None:
+    """Of the stream's own thread, and of the one that serves all streams of a group."""
     _, before = server.server.log.traffic.errors()
-    calls.fail(Coordinator, "following", TypeError("a bug"), 1)
+    calls.fail(Coordinator, method, TypeError("a bug"), 1)
     assert ShareStreamCall(client, topic).ended()["end"] == "INTERNAL"
     assert server.server.log.traffic.errors()[1] == before + 1
+
+
+def test_damage_that_keeps_messages_from_a_stream_is_counted(tmp_path: Path) -> None:
+    with running_server(tmp_path, limits=Limits(inline_bytes_max=0)) as server:
+        client = server.client()
+        create_topic(client, "t", ["n: int64"])
+        push(client, "t", numbers(1))
+        create_group(client, "t")
+    (segment,) = (tmp_path / "segments").iterdir()
+    segment.unlink()
+    with running_server(tmp_path) as server:
+        stream = ShareStreamCall(server.client(), "t")
+        until(lambda: server.server.log.traffic.errors()[1] > 0)
+        stream.cancel()
 
 
 def test_two_streams_get_each_message_once(client: flight.FlightClient, new_topic_id: str) -> None:

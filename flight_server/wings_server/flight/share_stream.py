@@ -34,6 +34,7 @@ from wings_core.errors import (
     InvalidArgument,
     NotFound,
     SchemaMismatch,
+    StorageCorrupt,
     Unavailable,
     WingsError,
 )
@@ -370,6 +371,7 @@ class ServedStream:
 
     def fail(self, error: Exception) -> None:
         """See `LoopStream.fail`."""
+        self._metrics.failed("flight", Internal.code)
         self.end(ShareEnd(Internal.code, f"internal error: {type(error).__name__}"))
 
     def give_back(self) -> None:
@@ -487,6 +489,8 @@ class ServedStream:
             raise error
         if self._cancel.error is not None:
             return
+        if isinstance(error, Internal | StorageCorrupt):
+            self._metrics.failed("flight", error.code)
         _logger.warning("messages are not delivered for now", **error.to_json())
         least, most = PAUSE_SECONDS
         self._look = False
