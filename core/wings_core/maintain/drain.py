@@ -20,13 +20,14 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import NamedTuple
+from itertools import groupby, zip_longest
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from wings_core.errors import NotFound, ResourceExhausted, StorageCorrupt, WingsError
 from wings_core.ingest.prepare import SHARED_PAGE_BYTES, SHARED_PAGE_ROWS
+from wings_core.ingest.route import bytes_of_runs
 from wings_core.maintain.plan import parts_of_rows
 from wings_core.maintain.tiering import joined
 from wings_core.metadata.interfaces import Admin, Metadata
@@ -42,7 +43,7 @@ from wings_core.model import (
 )
 from wings_core.partitions import Partition
 from wings_core.schema_versions import SchemaVersions
-from wings_core.storage.codecs import DRAINS, PageRows, Wanted, read_pages
+from wings_core.storage.codecs import DRAINS, Wanted, read_pages
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.interfaces import EncodedPage, FolioStore
 from wings_core.storage.lru import Lru
@@ -325,9 +326,12 @@ class Drain:
             topic = self._topic(of_topic[0])
             if topic is not None:
                 topic = self._versions.newest(topic, (page.location for page in of_topic))
-                first = len(runs)
-                runs += self._runs(topic, of_topic)
-                gathered += _pages_of(runs[first:], DRAINS.encoder(topic))
+                of_topic, parts = self._read(topic, of_topic)
+                if of_topic:
+                    rows = joined(parts, DRAINS.schema(topic))
+                    own = list(_runs(topic, of_topic))
+                    gathered += _pages_of(own, rows, DRAINS.encoder(topic))
+                    runs += own
         if not gathered:
             return False  # The next listing may return the same pages: retry later.
         addresses = self._store.write([page.encoded for page in gathered])
@@ -340,8 +344,8 @@ class Drain:
             for each, was in zip(replacements, replaced, strict=True):
                 if was:
                     self.pages_drained += len(each.old)
-                    for location in each.old:  # Metadata has the folio's other pages, if any.
-                        self._folios.forget(location.address.folio)
+                    for folio in {location.address.folio for location in each.old}:
+                        self._folios.forget(folio)  # Metadata has its other pages, if any.
         return done
 
     def _topic(self, page: InlinePage) -> Topic | None:
@@ -352,57 +356,67 @@ class Drain:
             return None
         return topic if topic.uuid == page.topic_uuid else None
 
-    def _runs(self, topic: Topic, pages: Sequence[InlinePage]) -> "Iterator[_Run]":
-        """Yield runs of rows from consecutive pages of a partition."""
-        for partition, some in groupby(pages, lambda page: page.partition):
-            run: list[tuple[Location, PageRows]] = []
-            for location, rows in self._read(topic, [page.location for page in some]):
-                if run and run[-1][0].end_offset + 1 != location.start_offset:
-                    yield _run(topic, partition, run)
-                    run = []
-                run.append((location, rows))
-            if run:
-                yield _run(topic, partition, run)
-
     def _read(
-        self, topic: Topic, locations: Sequence[Location]
-    ) -> Iterator[tuple[Location, PageRows]]:
-        """Yield the rows of pages; unreadable pages are skipped and remembered."""
+        self, topic: Topic, pages: Sequence[InlinePage]
+    ) -> tuple[list[InlinePage], list[tuple[pa.RecordBatch, "int | pa.Array[Any]"]]]:
+        """Return the pages that can be read, with their rows and timestamps.
+
+        Others are skipped and remembered.
+        """
+        # A page of a folio has slices of many partitions, and is read once.
+        order = sorted(range(len(pages)), key=lambda index: pages[index].location.address)
+        locations = [pages[index].location for index in order]
         wanted = Wanted(timestamps=True)
         try:
-            rows = list(read_pages(self._store, topic, locations, wanted))
+            found = dict(zip(order, read_pages(self._store, topic, locations, wanted), strict=True))
         except StorageCorrupt:
-            for location in locations:
+            found = {}
+            for index, location in zip(order, locations, strict=True):
                 try:
-                    (alone,) = read_pages(self._store, topic, [location], wanted)
+                    (found[index],) = read_pages(self._store, topic, [location], wanted)
                 except StorageCorrupt as error:
                     if not error.facts.get("missing"):  # Otherwise it was deleted or drained.
                         self._damaged.put(location.address, True)
                         _logger.warning("a page of %s stays in metadata: %s", topic.name, error)
-                else:
-                    yield location, alone
-        else:
-            yield from zip(locations, rows, strict=True)
+        return [pages[index] for index in sorted(found)], [
+            (found[index].rows, found[index].timestamps) for index in sorted(found)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Rows of consecutive pages of a partition, with their timestamps."""
+    """Rows of consecutive pages of a partition."""
 
     topic_uuid: str
     partition: Partition
     old: tuple[Location, ...]
-    rows: pa.RecordBatch
-    """Rows in the schema `DrainedCodec.schema`."""
+    first: int
+    """Index of the first row in the rows of the topic."""
     schema_version: int
     new: list[Location] = field(default_factory=list[Location])
     """Their locations in storage."""
 
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.old[-1].end_offset + 1 - self.old[0].start_offset
 
-def _run(topic: Topic, partition: Partition, pages: Sequence[tuple[Location, PageRows]]) -> _Run:
-    rows = joined([(rows, timestamps) for _, (rows, timestamps, _) in pages], DRAINS.schema(topic))
-    old = tuple(location for location, _ in pages)
-    return _Run(topic.uuid, partition, old, rows, topic.schema_version)
+
+def _runs(topic: Topic, pages: Sequence[InlinePage]) -> Iterator[_Run]:
+    """Yield the runs of pages of a topic, which are in the order of partitions and offsets."""
+    old: list[Location] = []
+    first = 0
+    for page, following in zip_longest(pages, pages[1:]):
+        old.append(page.location)
+        if (
+            following is None
+            or following.partition != page.partition
+            or following.location.start_offset != page.location.end_offset + 1
+        ):
+            run = _Run(topic.uuid, page.partition, tuple(old), first, topic.schema_version)
+            yield run
+            first += run.rows
+            old = []
 
 
 class _Part(NamedTuple):
@@ -410,72 +424,85 @@ class _Part(NamedTuple):
 
     run: _Run
     first: int
-    """Index of the first row in the run."""
-    rows: pa.RecordBatch
+    """Index of the first row in the rows of the topic."""
+    rows: int
+    first_timestamp: int
+    timestamp: int
+    """Timestamp of the last row."""
     size: int
-    """Decoded size in bytes."""
+    """Approximate decoded size of the run in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Gathered:
-    """A page to write, and the parts of runs in it."""
+    """A page to write, and the parts of runs in it, in order."""
 
     encoded: EncodedPage
     parts: Sequence[_Part]
-
-    @classmethod
-    def of(cls, encoder: PageEncoder, parts: Sequence[_Part]) -> "_Gathered":
-        """Encode rows as a page."""
-        rows = [part.rows for part in parts]
-        merged = rows[0] if len(rows) == 1 else pa.concat_batches(rows)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-        return cls(encoder.encode(merged), parts)
 
     def place(self, address: PageAddress) -> None:
         """Add the locations of each run's rows, given the page's address."""
         alone = len(self.parts) == 1
         first_row = start = 0
-        total = sum(part.size for part in self.parts) or 1
-        for run, first, rows, size in self.parts:
+        total = sum(part.size for part in self.parts)
+        for run, first, rows, first_timestamp, timestamp, size in self.parts:
             end = start + size
             # From the rounded start and end, so that the slices add up to the page.
             share = address.length * end // total - address.length * start // total
-            times = rows.column(rows.num_columns - 1).cast(pa.int64())
-            start_offset = run.old[0].start_offset + first
+            start_offset = run.old[0].start_offset + first - run.first
             run.new.append(
                 Location(
                     start_offset,
-                    start_offset + rows.num_rows - 1,
-                    times[-1].as_py(),
+                    start_offset + rows - 1,
+                    timestamp,
                     address,
-                    times[0].as_py(),
+                    first_timestamp,
                     PageFormat.DRAINED,
                     None if alone else first_row,
                     None if alone else share,
                     run.schema_version,
                 )
             )
-            first_row += rows.num_rows
+            first_row += rows
             start = end
 
 
-def _pages_of(runs: Iterable[_Run], encoder: PageEncoder) -> Iterator[_Gathered]:
-    """Yield the pages of one topic's runs: large runs get their own, small ones share."""
+def _pages_of(
+    runs: Sequence[_Run], rows: pa.RecordBatch, encoder: PageEncoder
+) -> Iterator[_Gathered]:
+    """Yield the pages of one topic's runs: large runs get their own, small ones share.
+
+    Args:
+        runs: The runs, in order.
+        rows: The rows of all of them, in the schema `DrainedCodec.schema`.
+        encoder: Encoder of such rows.
+    """
     shared: list[_Part] = []
     shared_bytes = 0
-    for run in runs:
-        size = run.rows.nbytes
-        if size >= SHARED_PAGE_BYTES:
-            for first, count in parts_of_rows(run.rows.num_rows, size):
-                part = _Part(run, first, run.rows.slice(first, count), size)
-                yield _Gathered.of(encoder, [part])
-            continue
-        if shared and shared_bytes + size > SHARED_PAGE_BYTES:
-            yield _Gathered.of(encoder, shared)
+    for part in _parts(runs, rows):
+        if shared and shared_bytes + part.size > SHARED_PAGE_BYTES:
+            yield _gathered(shared, rows, encoder)
             shared, shared_bytes = [], 0
-        shared.append(_Part(run, 0, run.rows, size))
-        shared_bytes += size
-    if shared:
-        yield _Gathered.of(encoder, shared)
+        shared.append(part)
+        shared_bytes += part.size
+    yield _gathered(shared, rows, encoder)
+
+
+def _parts(runs: Sequence[_Run], rows: pa.RecordBatch) -> Iterator[_Part]:
+    """Yield the parts of runs, in order; none is larger than a page should be."""
+    times = rows.column(rows.num_columns - 1).cast(pa.int64())
+    sizes = bytes_of_runs(rows, [(run.partition, run.rows) for run in runs])
+    for run, size in zip(runs, sizes, strict=True):
+        for first, count in parts_of_rows(run.rows, size):
+            first += run.first
+            last = first + count - 1
+            yield _Part(run, first, count, times[first].as_py(), times[last].as_py(), size)
+
+
+def _gathered(parts: Sequence[_Part], rows: pa.RecordBatch, encoder: PageEncoder) -> _Gathered:
+    first = parts[0].first
+    end = parts[-1].first + parts[-1].rows
+    return _Gathered(encoder.encode(rows.slice(first, end - first)), parts)
 
 
 def _first_bytes(pages: Iterable[InlinePage]) -> Iterator[InlinePage]:

@@ -1,8 +1,9 @@
 """Maintenance: retention, merged pages, files of tables, and the leases under which they change."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
+from operator import add, attrgetter, sub
 from typing import Protocol
 
 from wings_core.errors import InvalidArgument
@@ -283,25 +284,27 @@ class PageCounts:
     @classmethod
     def of(cls, pages: Iterable[tuple[int, int, PageFormat]]) -> "PageCounts":
         """Count pages, each given as `(rows, bytes, format)`."""
-        every = list(pages)
-        merged = [page for page in every if page[2].is_merged]
-        return cls(
-            len(every),
-            sum(rows for rows, _, _ in every),
-            sum(size for _, size, _ in every),
-            len(merged),
-            sum(rows for rows, _, _ in merged),
-            sum(size for _, size, _ in merged),
-        )
+        counts = [0] * 6
+        for rows, size, format_ in pages:
+            # A merged page counts among all, and among the merged ones.
+            for first in (0, 3) if format_.is_merged else (0,):
+                counts[first] += 1
+                counts[first + 1] += rows
+                counts[first + 2] += size
+        return cls(*counts)
 
     @classmethod
     def of_locations(cls, locations: Sequence[Location]) -> "PageCounts":
         """Count the pages of locations."""
-        return cls.of((page.rows, page.bytes, page.format) for page in locations)
+        return cls.of([(page.rows, page.bytes, page.format) for page in locations])
 
     def __add__(self, other: "PageCounts") -> "PageCounts":
         """Return the counts of both."""
-        return PageCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+        return PageCounts(*map(add, _counts_of(self), _counts_of(other)))
+
+    def __sub__(self, other: "PageCounts") -> "PageCounts":
+        """Return the differences of the counts."""
+        return PageCounts(*map(sub, _counts_of(self), _counts_of(other)))
 
     def tiers(self, partition: Partition) -> list[TierState]:
         """Return the counts of each tier that has pages, the hot one first."""
@@ -315,6 +318,9 @@ class PageCounts:
                 TierState(partition, True, self.merged_pages, self.merged_rows, self.merged_bytes)
             )
         return found
+
+
+_counts_of = attrgetter(*(each.name for each in fields(PageCounts)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,22 @@ def test_many_partitions_and_topics_are_replaced_at_once(metadata: MetadataUnder
     assert backlog(metadata)[0] == []
 
 
+def test_ranges_of_a_partition_that_lie_apart_are_replaced_and_counted_at_once(
+    metadata: MetadataUnderTest,
+) -> None:
+    topic = metadata.create_topic()
+    commit(metadata, *(batch(topic, folio=FOLIO, position=place) for place in (0, 64, 0)))
+    pages = located(metadata, topic)
+    apart = [
+        Replacement(topic.uuid, UNPARTITIONED, (page,), (drained([page], f"s{number}"),))
+        for number, page in enumerate((pages[0], pages[2]))
+    ]
+    assert metadata.opened.maintenance.replace_all(apart, leased(metadata)) == [True, True]
+    assert located(metadata, topic) == [apart[0].new[0], pages[1], apart[1].new[0]]
+    (tier,) = metadata.opened.maintenance.tier_states(topic.uuid)
+    assert (tier.pages, tier.rows, tier.bytes) == (3, 30, 96 + 64 + 96)
+
+
 def test_replacements_that_overlap_are_refused(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     commit(metadata, batch(topic), batch(topic, position=64))

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from wings_core.errors import WingsError
@@ -22,6 +22,7 @@ from wings_core.metadata.store.pages import (
     PageRow,
     add_pages,
     count_off,
+    find_partitions,
     insert_pages,
     largest_topics,
     location_of,
@@ -317,7 +318,7 @@ def _expire(
         )
         for part in (kept, changed)
     )
-    _count(connection, partition_id, came, went)
+    _count(connection, {partition_id: came - went})
     count_off(connection, folios)
     return Expired(start_offset, count, start_offset - log_start_offset, went.bytes - came.bytes)
 
@@ -347,80 +348,97 @@ def _replace_all(connection: Connection, replacements: Sequence[Replacement]) ->
     uuids = sorted({each.topic_uuid for each in replacements})
     connection.share_lock(Lock.TOPICS, uuids)
     topic_ids = find_topic_ids(connection, uuids)
-    replaced = [False] * len(replacements)
-    partition_ids: dict[int, int] = {}
-    folios: Counter[int] = Counter()
+    keys = {
+        index: (topic_ids[each.topic_uuid], each.partition)
+        for index, each in enumerate(replacements)
+        if each.topic_uuid in topic_ids
+    }
     # All partitions are locked before the first folio is, in the order of `Lock`.
-    for index in sorted(
-        (index for index, each in enumerate(replacements) if each.topic_uuid in topic_ids),
-        key=lambda index: (
-            topic_ids[replacements[index].topic_uuid],
-            replacements[index].partition,
-        ),
-    ):
-        each = replacements[index]
-        partition_id = _lock(connection, topic_ids[each.topic_uuid], each)
-        if partition_id is not None:
-            found = _still_there(connection, partition_id, each.old)
-            if found is not None:
-                replaced[index] = True
-                partition_ids[index] = partition_id
-                folios += found
-    for index, partition_id in partition_ids.items():
-        each = replacements[index]
-        connection.execute(
-            "DELETE FROM pages WHERE partition_id = %s AND end_offset BETWEEN %s AND %s",
-            (partition_id, each.old[0].end_offset, each.old[-1].end_offset),
-        )
-        came, went = map(PageCounts.of_locations, (each.new, each.old))
-        _count(connection, partition_id, came, went)
-    if partition_ids:
-        added = [
-            (id_, page) for index, id_ in partition_ids.items() for page in replacements[index].new
-        ]
-        add_pages(connection, added)
+    drafts = find_partitions(connection, list(keys.values()))
+    ids = {
+        index: id_
+        for index, key in keys.items()
+        if (id_ := drafts[key].partition_id) is not None  # It was written to.
+    }
+    folios: Counter[int] = Counter()
+    found = _pages_of(connection, ids, replacements)
+    for index in list(ids):
+        rows = found.get(index, ())
+        if [location for location, _ in rows] == list(replacements[index].old):
+            folios.update(folio_id for _, folio_id in rows)
+        else:
+            del ids[index]
+    if ids:
+        _swap(connection, [(id_, replacements[index]) for index, id_ in ids.items()])
     count_off(connection, folios)
-    return replaced
+    return [index in ids for index in range(len(replacements))]
 
 
-def _lock(connection: Connection, topic_id: int, replacement: Replacement) -> int | None:
-    """Lock a partition, and return its id, None where it was never written to."""
-    row = connection.execute(
-        "SELECT id FROM partitions WHERE topic_id = %s AND value = %s FOR UPDATE",
-        (topic_id, replacement.partition),
-    ).fetchone()
-    return None if row is None else row[0]
+def _pages_of(
+    connection: Connection, ids: Mapping[int, int], replacements: Sequence[Replacement]
+) -> dict[int, list[tuple[Location, int]]]:
+    """Return the pages in the ranges of replacements, each with the id of its folio.
 
+    Args:
+        connection: In whose transaction the partitions are locked.
+        ids: Ids of their partitions, by the index of the replacement.
+        replacements: The replacements.
 
-def _still_there(
-    connection: Connection, partition_id: int, old: Sequence[Location]
-) -> Counter[int] | None:
-    """Return how many of the pages each folio has, by its id, None where they are not as said."""
-    rows = connection.execute(
-        "SELECT start_offset, end_offset, timestamp, "
-        "(SELECT name FROM folios WHERE id = folio_id), position, length, "
-        "first_timestamp, format, first_row, slice_bytes, schema_version, folio_id FROM pages "
-        "WHERE partition_id = %s AND end_offset BETWEEN %s AND %s ORDER BY end_offset",
-        (partition_id, old[0].end_offset, old[-1].end_offset),
+    Returns:
+        The pages by the index of the replacement, in order.
+    """
+    rows = connection.execute_rows(
+        "SELECT given.number, pages.start_offset, pages.end_offset, pages.timestamp, "
+        "folios.name, pages.position, pages.length, pages.first_timestamp, pages.format, "
+        "pages.first_row, pages.slice_bytes, pages.schema_version, pages.folio_id FROM {given} "
+        "JOIN pages ON pages.partition_id = given.id "
+        "AND pages.end_offset BETWEEN given.first AND given.last "
+        "JOIN folios ON folios.id = pages.folio_id ORDER BY given.place, pages.end_offset",
+        {
+            "number bigint": list(ids),
+            "id bigint": list(ids.values()),
+            "first bigint": [replacements[index].old[0].end_offset for index in ids],
+            "last bigint": [replacements[index].old[-1].end_offset for index in ids],
+        },
     ).fetchall()
-    found = [location_of(*page) for *page, _ in rows]
-    return Counter(folio_id for *_, folio_id in rows) if found == list(old) else None
+    found: dict[int, list[tuple[Location, int]]] = {}
+    for index, *page, folio_id in rows:
+        found.setdefault(index, []).append((location_of(*page), folio_id))
+    return found
 
 
-def _count(connection: Connection, partition_id: int, came: PageCounts, went: PageCounts) -> None:
-    """Count pages to a partition, and others off."""
-    connection.execute(
-        "UPDATE partitions SET bytes = bytes + %s, pages = pages + %s, "
-        "merged_pages = merged_pages + %s, merged_rows = merged_rows + %s, "
-        "merged_bytes = merged_bytes + %s WHERE id = %s",
-        (
-            came.bytes - went.bytes,
-            came.pages - went.pages,
-            came.merged_pages - went.merged_pages,
-            came.merged_rows - went.merged_rows,
-            came.merged_bytes - went.merged_bytes,
-            partition_id,
-        ),
+def _swap(connection: Connection, replacements: Sequence[tuple[int, Replacement]]) -> None:
+    """Delete the old pages of partitions, by id, index the new ones, and count both."""
+    gone = [(id_, page.end_offset) for id_, each in replacements for page in each.old]
+    connection.execute_rows(
+        "DELETE FROM pages WHERE (partition_id, end_offset) IN "
+        "(SELECT given.id, given.end_offset FROM {given})",
+        {"id bigint": [id_ for id_, _ in gone], "end_offset bigint": [end for _, end in gone]},
+    )
+    changes: dict[int, PageCounts] = {}
+    for id_, each in replacements:
+        change = PageCounts.of_locations(each.new) - PageCounts.of_locations(each.old)
+        changes[id_] = changes[id_] + change if id_ in changes else change
+    _count(connection, changes)
+    add_pages(connection, [(id_, page) for id_, each in replacements for page in each.new])
+
+
+def _count(connection: Connection, changes: Mapping[int, PageCounts]) -> None:
+    """Count pages to partitions, by id: those that came less those that went."""
+    connection.execute_rows(
+        "UPDATE partitions SET bytes = partitions.bytes + given.bytes, "
+        "pages = partitions.pages + given.pages, "
+        "merged_pages = partitions.merged_pages + given.merged_pages, "
+        "merged_rows = partitions.merged_rows + given.merged_rows, "
+        "merged_bytes = partitions.merged_bytes + given.merged_bytes "
+        "FROM {given} WHERE partitions.id = given.id",
+        {
+            "id bigint": list(changes),
+            **{
+                f"{name} bigint": [getattr(each, name) for each in changes.values()]
+                for name in ("pages", "bytes", "merged_pages", "merged_rows", "merged_bytes")
+            },
+        },
     )
 
 
@@ -442,13 +460,14 @@ def _find_inline(connection: Connection, pages_max: int) -> InlineBacklog:
     ((size,),) = connection.execute(
         "SELECT coalesce(sum(length(data)), 0) FROM inline_folios"
     ).fetchall()
-    pages = tuple(
-        InlinePage(
-            TopicName(NamespaceName(tenant, namespace), topic), uuid, partition, location_of(*page)
-        )
-        for tenant, namespace, topic, uuid, partition, *page in rows
-    )
-    return InlineBacklog(pages, int(size))
+    names: dict[str, TopicName] = {}
+    pages: list[InlinePage] = []
+    for tenant, namespace, topic, uuid, partition, *page in rows:
+        name = names.get(uuid)
+        if name is None:
+            name = names[uuid] = TopicName(NamespaceName(tenant, namespace), topic)
+        pages.append(InlinePage(name, uuid, partition, location_of(*page)))
+    return InlineBacklog(tuple(pages), int(size))
 
 
 def _has_segments(
