@@ -7,6 +7,8 @@ partition with one timestamp become one location (`metadata.judge`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -27,6 +29,19 @@ _Span = tuple[int, int, int, int]
 row in it (0-based), bytes of the runs before, and the number of runs."""
 
 
+class _Unit(NamedTuple):
+    """Rows of a batch that are packed next to each other."""
+
+    batch: int
+    """Index of the batch in the flush."""
+    first_run: int
+    runs: int
+    partition: Partition
+    """Partition of the first run."""
+    rows: int
+    bytes: int
+
+
 class PackedFlush:
     """The pages of a flush, and the positions of the batches' runs in them.
 
@@ -37,7 +52,8 @@ class PackedFlush:
     def __init__(self, batches: Sequence[PreparedBatch]) -> None:
         self.pages: list[EncodedPage] = []
         self._batches = batches
-        self._spans: list[list[_Span]] = [[] for _ in batches]
+        self._spans: list[dict[int, _Span]] = [{} for _ in batches]
+        """Spans of each batch, by the index of the first run."""
         self._sizes: list[int] = []
         """Approximate bytes of all runs in each page."""
 
@@ -47,17 +63,16 @@ class PackedFlush:
         first = 0
         for page, runs in zip(batch.pages, batch.page_runs, strict=True):
             self._begin(page)
-            self._place(index, 0, batch.run_bytes[first : first + runs])
+            self._place(index, first, runs, 0)
             first += runs
 
-    def add_packed(self, page: EncodedPage, indices: Iterable[int]) -> None:
-        """Add a page that holds the rows of the batches `indices`, in order."""
+    def add_packed(self, page: EncodedPage, units: Iterable[_Unit]) -> None:
+        """Add a page that holds the rows of units, in order."""
         self._begin(page)
         first_row = 0
-        for index in indices:
-            batch = self._batches[index]
-            self._place(index, first_row, batch.run_bytes)
-            first_row += batch.num_rows
+        for unit in units:
+            self._place(unit.batch, unit.first_run, unit.runs, first_row)
+            first_row += unit.rows
 
     def stored(self, addresses: Sequence[PageAddress]) -> Iterator[tuple[StoredPage, ...]]:
         """Yield the stored pages of each batch, in order, given the pages' addresses."""
@@ -68,13 +83,11 @@ class PackedFlush:
         for batch, spans in zip(self._batches, self._spans, strict=True):
             stored: list[StoredPage] = []
             version = batch.topic.schema_version
-            run = 0
-            for number, first_row, end, runs in spans:
+            for run, (number, first_row, end, runs) in sorted(spans.items()):
                 address, page_rows, size = pages[number]
                 length = address.length
                 cut = length * end // size
                 places = slice(run, run + runs)
-                run += runs
                 for (partition, rows), run_bytes in zip(
                     batch.runs[places], batch.run_bytes[places], strict=True
                 ):
@@ -90,10 +103,10 @@ class PackedFlush:
                     first_row += rows
             yield tuple(stored)
 
-    def _place(self, index: int, first_row: int, run_bytes: Sequence[int]) -> None:
-        """Record the position of a batch's next runs: the last page, from `first_row` on."""
-        self._spans[index].append((len(self.pages) - 1, first_row, self._sizes[-1], len(run_bytes)))
-        self._sizes[-1] += sum(run_bytes)
+    def _place(self, index: int, run: int, runs: int, first_row: int) -> None:
+        """Record the position of a batch's runs from `run` on: in the last page."""
+        self._spans[index][run] = len(self.pages) - 1, first_row, self._sizes[-1], runs
+        self._sizes[-1] += sum(self._batches[index].run_bytes[run : run + runs])
 
     def _begin(self, page: EncodedPage) -> None:
         self.pages.append(page)
@@ -121,17 +134,23 @@ class Packer:
             if batch.pages:
                 packed.add_encoded(index)
         for group in _packed_together(batches):
-            for indices in _page_by_page(batches, group):
-                self._add(packed, batches, indices)
+            for units in _page_by_page(_by_partition(_units(batches, group))):
+                self._add(packed, batches, units)
         return packed
 
     def _add(
-        self, packed: PackedFlush, batches: Sequence[PreparedBatch], indices: Sequence[int]
+        self, packed: PackedFlush, batches: Sequence[PreparedBatch], units: Sequence[_Unit]
     ) -> None:
-        """Add the page that batches of one topic and schema share."""
-        rows = [part for index in indices for part in batches[index].parts]
-        encoder = self._encoders.get(batches[indices[0]].topic)
-        packed.add_packed(encoder.encode(_merged(rows)), indices)
+        """Add the page that units of one topic and schema share."""
+        rows: list[pa.RecordBatch] = []
+        for unit in units:
+            batch = batches[unit.batch]
+            if batch.is_spread:
+                rows.append(batch.parts[unit.first_run])
+            else:
+                rows += batch.parts
+        encoder = self._encoders.get(batches[units[0].batch].topic)
+        packed.add_packed(encoder.encode(_merged(rows)), units)
 
 
 def _merged(rows: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -139,7 +158,7 @@ def _merged(rows: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[list[int]]:
-    """Yield groups of small batches of one topic and schema that share pages, by partition."""
+    """Yield groups of small batches of one topic and schema, which share pages."""
     groups: dict[tuple[str, int], list[list[int]]] = {}
     for index, batch in enumerate(batches):
         if batch.pages or not batch.runs:
@@ -154,34 +173,42 @@ def _packed_together(batches: Sequence[PreparedBatch]) -> Iterator[list[int]]:
         else:
             same_topic.append([index])
     for same_topic in groups.values():
-        for group in same_topic:
-            yield _by_partition(batches, group)
+        yield from same_topic
 
 
-def _page_by_page(batches: Sequence[PreparedBatch], indices: list[int]) -> Iterator[list[int]]:
-    """Yield the batches of each page, of about `SHARED_PAGE_BYTES` and `SHARED_PAGE_ROWS`."""
-    page: list[int] = []
-    size = rows = 0
+def _units(batches: Sequence[PreparedBatch], indices: Iterable[int]) -> Iterator[_Unit]:
+    """Yield the units of batches: of joined ones of several partitions each is one."""
     for index in indices:
         batch = batches[index]
-        size += batch.bytes
-        rows += batch.num_rows
+        if batch.is_spread:
+            for run, (partition, rows) in enumerate(batch.runs):
+                yield _Unit(index, run, 1, partition, rows, batch.run_bytes[run])
+        else:
+            partition = batch.runs[0][0]
+            yield _Unit(index, 0, len(batch.runs), partition, batch.num_rows, batch.bytes)
+
+
+def _page_by_page(units: Iterable[_Unit]) -> Iterator[list[_Unit]]:
+    """Yield the units of each page, of about `SHARED_PAGE_BYTES` and `SHARED_PAGE_ROWS`."""
+    page: list[_Unit] = []
+    size = rows = 0
+    for unit in units:
+        size += unit.bytes
+        rows += unit.rows
         if page and (size > SHARED_PAGE_BYTES or rows > SHARED_PAGE_ROWS):
             yield page
-            page, size, rows = [], batch.bytes, batch.num_rows
-        page.append(index)
+            page, size, rows = [], unit.bytes, unit.rows
+        page.append(unit)
     if page:
         yield page
 
 
-def _by_partition(batches: Sequence[PreparedBatch], indices: list[int]) -> list[int]:
-    """Order batches by partition, keeping the order within a partition.
+def _by_partition(units: Iterable[_Unit]) -> list[_Unit]:
+    """Order units by partition, keeping the order within a partition.
 
     A batch of several partitions is placed with its first one.
     """
-    ranks: dict[Partition, int] = {}
-    for index in indices:
-        ranks.setdefault(batches[index].runs[0][0], len(ranks))
-    if len(ranks) == 1:
-        return indices
-    return sorted(indices, key=lambda index: ranks[batches[index].runs[0][0]])
+    grouped: dict[Partition, list[_Unit]] = {}
+    for unit in units:
+        grouped.setdefault(unit.partition, []).append(unit)
+    return list(chain.from_iterable(grouped.values()))

@@ -19,7 +19,7 @@ from wings_core.model import (
     StoredPage,
     Topic,
 )
-from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.partitions import UNPARTITIONED, Partition, partitions_of_keys
 from wings_core.storage.codecs import PUSHES
 from wings_core.storage.interfaces import EncodedPage
 from wings_core.storage.lru import BySchema
@@ -77,7 +77,8 @@ class PreparedBatch:
     parts: list[pa.RecordBatch]
     """Rows of each joined batch; concatenated, they are in the order of `runs`."""
     runs: tuple[Run, ...]
-    """Runs in order of rows; empty for an empty batch."""
+    """Runs in order of rows; empty for an empty batch. Joined batches have a common one if all are
+    of one partition, or else one each."""
     run_bytes: tuple[int, ...]
     """Approximate bytes of each run, at least 1."""
     pages: tuple[EncodedPage, ...]
@@ -93,7 +94,8 @@ class PreparedBatch:
     timestamp: int | None
     stage: StageEntry | None
     joinable: bool
-    """Whether the batch is small, has one partition, expects no offset, and its rows no numbers."""
+    """Whether the batch is small, each joined part has one partition, no offset is expected, and
+    rows have no numbers."""
     partition_sequence: PartitionSequence | None = None
 
     @property
@@ -106,12 +108,18 @@ class PreparedBatch:
         """Memory until the end of its flush, in bytes."""
         return self.bytes + PENDING_BYTES * len(self.parts)
 
-    def join(self, batch: "PreparedBatch") -> bool:
-        """Append the next batch of the stream, if both can share a page and a range of offsets.
+    @property
+    def is_spread(self) -> bool:
+        """True of joined batches of several partitions."""
+        return len(self.parts) > 1 and len(self.runs) > 1
 
-        Both must be small, have the same partition, timestamp and stage, and expect no offset.
-        Without sequences they are accepted or rejected together. With consecutive sequences they
-        form a series; see `CommitBatch.series`.
+    def join(self, batch: "PreparedBatch") -> bool:
+        """Append the next batch of the stream, if both can share a page.
+
+        Both must be small, have the same timestamp and stage, and expect no offset. Those of one
+        partition share a range of offsets: without sequences they are accepted or rejected
+        together, with consecutive sequences they form a series; see `CommitBatch.series`. Those of
+        several are committed one by one, and are of no stage.
 
         Returns:
             Whether `batch` was appended.
@@ -133,27 +141,39 @@ class PreparedBatch:
             rows, batch.bytes, partition, batch.timestamp, number
         )
 
-    def to_commit(self, stream: int, pages: tuple[StoredPage, ...]) -> CommitBatch:
-        """Return the request to the registry.
+    def to_commits(self, stream: int, pages: tuple[StoredPage, ...]) -> list[CommitBatch]:
+        """Return the requests to the registry: one, or one for each batch if `is_spread`.
 
         Args:
             stream: Number of its stream.
             pages: Its stored pages.
         """
+        if self.is_spread:
+            batches: list[CommitBatch] = []
+            number = self.sequence
+            for page in pages:
+                batches.append(
+                    CommitBatch(stream, self.topic.uuid, (page,), number, None, self.timestamp)
+                )
+                if number is not None:
+                    number = Sequence(number.producer_id, number.sequence + 1)
+            return batches
         series = ()
         if self.sequence is not None and len(self.parts) > 1:
             series = tuple([part.num_rows for part in self.parts])
-        return CommitBatch(
-            stream,
-            self.topic.uuid,
-            pages,
-            self.sequence,
-            self.expected,
-            self.timestamp,
-            self.stage,
-            self.partition_sequence,
-            series,
-        )
+        return [
+            CommitBatch(
+                stream,
+                self.topic.uuid,
+                pages,
+                self.sequence,
+                self.expected,
+                self.timestamp,
+                self.stage,
+                self.partition_sequence,
+                series,
+            )
+        ]
 
     @property
     def producer_id(self) -> str | None:
@@ -180,21 +200,30 @@ class PreparedBatch:
         Returns:
             Whether the rows were appended.
         """
-        size += self.bytes
+        whole = size + self.bytes
         joined = len(self.parts)
-        if not self.joinable or size > SHARED_PAGE_BYTES or joined >= JOINED_BATCHES_MAX:
+        if not self.joinable or whole > SHARED_PAGE_BYTES or joined >= JOINED_BATCHES_MAX:
             return False
         sequence = self.sequence
         if number != (None if sequence is None else sequence.sequence + joined):
             return False
-        ((own, count),) = self.runs
+        own, count = self.runs[-1]
         count += rows.num_rows
-        if partition != own or timestamp != self.timestamp or count > SHARED_PAGE_ROWS:
+        if timestamp != self.timestamp or count > SHARED_PAGE_ROWS:
             return False
+        if partition == own and len(self.runs) == 1:
+            self.runs = ((own, count),)
+            self.run_bytes = (whole or 1,)
+        elif self.stage is not None:
+            return False
+        else:
+            if len(self.runs) < joined:  # So far all are of one partition.
+                self.runs = tuple([(own, part.num_rows) for part in self.parts])
+                self.run_bytes = (max(1, self.bytes // joined),) * joined
+            self.runs += ((partition, rows.num_rows),)
+            self.run_bytes += (size or 1,)
         self.parts.append(rows)
-        self.runs = ((own, count),)
-        self.run_bytes = (size or 1,)
-        self.bytes = size
+        self.bytes = whole
         return True
 
 
@@ -228,6 +257,7 @@ class Preparer:
         self._key_index = -1
         if topic.partition_key is not None:
             self._key_index = topic.schema.get_field_index(topic.partition_key)
+        self._is_numbered = topic.config.kafka is not None
         self._time_column = topic.time_column
         self._keys: pa.Array[Any] | None = None
         """Keys of the last small batch of one partition, if the topic has a key."""
@@ -242,21 +272,26 @@ class Preparer:
             size: Bytes of its buffers.
 
         Returns:
-            The partition of the rows; None if the batch is empty, not small, or has other keys than
-            the last small batch, or times of its own, so that `prepare` must look at it.
+            The partition of the rows; None if the batch is empty, not small, has several rows with
+            other keys than the last small batch, or times of its own, so that `prepare` must look
+            at it.
 
         Raises:
             SchemaMismatch: Invalid data, or nulls in a non-nullable column.
+            PartitionTypeMismatch: The key is too long to name a partition.
         """
         self._check.check(batch)
         if size > self._small_bytes_max or not 0 < batch.num_rows <= self._small_rows_max:
             return None
         if self._time_column is not None:
             return None
-        if self._key_index >= 0 and (
-            self._keys is None or not self._keys.equals(batch.column(self._key_index))
-        ):
-            return None
+        if self._key_index >= 0:
+            keys = batch.column(self._key_index)
+            if self._keys is None or not self._keys.equals(keys):
+                if batch.num_rows > 1 or keys.null_count or self._is_numbered:
+                    return None
+                (self._partition,) = partitions_of_keys(keys)
+                self._keys = keys
         return self._partition
 
     def prepare(

@@ -266,6 +266,8 @@ class Put:
         if partition is None or preparer is not self._preparer:
             return None
         assert plain is not None
+        if plain.partition not in (None, partition):
+            return None  # It is rejected when it is prepared.
         joined = self._log.group_commit.join(
             self._stream, batch, size, partition, plain.timestamp, number
         )

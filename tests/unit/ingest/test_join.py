@@ -166,7 +166,46 @@ def test_a_batch_that_could_have_another_outcome_is_not_joined(
     assert not any(isinstance(each.outcome(), Rejected) for each in pending)
 
 
-def test_rows_of_another_partition_or_stream_are_not_joined(rig: Rig) -> None:
+def test_batches_of_several_partitions_are_committed_one_by_one(rig: Rig) -> None:
+    stream = PushStream()
+    keys = [1, 1, 2, 1, 3]
+    pending = [
+        rig.submit(stream, rig.prepare([key], place, PushOptions(sequence=Sequence("p", place))))
+        for place, key in enumerate(keys)
+    ]
+    assert len(set(map(id, pending))) == 1
+    ranges = [answer["committed"][0] for answer in answers_of(pending[0])]
+    assert [(each["partition"], each["start_offset"]) for each in ranges] == [
+        *((1, 0), (1, 1), (2, 0), (1, 2), (3, 0))
+    ]
+    assert rig.rows(Partition("1")) == [0, 1, 3]
+    pages = {
+        location.address
+        for partition in ("1", "2", "3")
+        for location in rig.metadata.registry.locate(
+            rig.keyed.uuid, Partition(partition), 0, 10
+        ).locations
+    }
+    assert len(pages) == 1
+    again = PushStream()
+    repeated = rig.submit(
+        again, rig.prepare([2], 2, PushOptions(sequence=Sequence("p", 2)))
+    ).accepted()
+    assert repeated.replayed
+    assert repeated.committed[0].partition == "2"
+
+
+def test_a_sequence_that_leaves_a_gap_refuses_only_itself_and_what_follows(rig: Rig) -> None:
+    stream = PushStream()
+    for place, key in enumerate((1, 2)):
+        rig.submit(stream, rig.prepare([key], place, PushOptions(sequence=Sequence("p", place))))
+    late = PushOptions(sequence=Sequence("p", 3))
+    pending = rig.submit(stream, rig.prepare([3], 3, late))
+    assert isinstance(pending.outcome(), Rejected)
+    assert (rig.rows(Partition("1")), rig.rows(Partition("2"))) == ([0], [1])
+
+
+def test_rows_of_another_stream_are_not_joined(rig: Rig) -> None:
     one, other = PushStream(), PushStream()
     pending = [
         rig.submit(stream, rig.prepare(keys, number, PushOptions()))
@@ -174,9 +213,9 @@ def test_rows_of_another_partition_or_stream_are_not_joined(rig: Rig) -> None:
             [(one, [1]), (one, [1]), (one, [2]), (other, [2]), (one, [1, 2]), (one, [2])]
         )
     ]
-    assert pending[0] is pending[1]
-    assert len(set(map(id, pending))) == 5
-    assert not any(isinstance(each.outcome(), Rejected) for each in pending)
+    assert pending[0] is pending[1] is pending[2]
+    assert len(set(map(id, pending))) == 4
+    assert not any(isinstance(result, Rejected) for each in pending for result in each.outcomes())
     assert rig.rows(Partition("1")) == [0, 1, 4]
     assert rig.rows(Partition("2")) == [2, 3, 5, 5]
 
