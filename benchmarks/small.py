@@ -7,7 +7,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,6 +33,8 @@ from wings_server.testing import ServerProcess, server_process
 ACKS = 500
 PUSHES = 10_000
 IN_FLIGHT = 64
+STREAMS = 8
+KEYS = 1_000
 HUNDREDS = 2_000
 APPENDED = 200_000
 PARTITIONS = 10_000
@@ -44,6 +47,7 @@ def run() -> Iterator[Row]:
         bare_pid = _pid_of(bare)
         yield _acknowledgement(bare, client)
         yield from _one_row_pushes(bare, bare_pid, client, server)
+        yield _streams_at_once(bare, client)
         yield from _other_pushes(bare, client)
         yield _hundreds(bare, client)
         yield _appended(server)
@@ -71,19 +75,19 @@ def _pid_of(bare: flight.FlightClient) -> int:
 
 
 class Stream:
-    """A stream of pushes with a bounded number in flight."""
+    """A stream of pushes, of some batches in turn, with a bounded number in flight."""
 
     def __init__(
         self,
         client: flight.FlightClient,
         descriptor: flight.FlightDescriptor,
-        batch: pa.RecordBatch,
+        *batches: pa.RecordBatch,
     ) -> None:
-        self._writer, self._answers = open_put(client, descriptor, batch.schema)
-        self._batch = batch
+        self._writer, self._answers = open_put(client, descriptor, batches[0].schema)
+        self._batches = itertools.cycle(batches)
 
     def push(self, times: int, in_flight: int = IN_FLIGHT) -> float:
-        """Push the batch so many times; return the seconds until all are acknowledged."""
+        """Push so many batches; return the seconds until all are acknowledged."""
         free = threading.Semaphore(in_flight)
 
         def read() -> None:
@@ -94,15 +98,15 @@ class Stream:
         reader = threading.Thread(target=read)
         started = time.perf_counter()
         reader.start()
-        for _ in range(times):
+        for batch in itertools.islice(self._batches, times):
             free.acquire()
-            self._writer.write_batch(self._batch)
+            self._writer.write_batch(batch)
         reader.join()
         return time.perf_counter() - started
 
     def push_one(self) -> None:
-        """Push the batch and wait for its answer."""
-        self._writer.write_batch(self._batch)
+        """Push a batch and wait for its answer."""
+        self._writer.write_batch(next(self._batches))
         self._answers.read()
 
     def close(self) -> None:
@@ -110,8 +114,8 @@ class Stream:
         self._writer.close()
 
 
-def _bare_stream(bare: flight.FlightClient, batch: pa.RecordBatch) -> Stream:
-    return Stream(bare, flight.FlightDescriptor.for_command("{}"), batch)
+def _bare_stream(bare: flight.FlightClient, *batches: pa.RecordBatch) -> Stream:
+    return Stream(bare, flight.FlightDescriptor.for_command("{}"), *batches)
 
 
 def _stream(client: flight.FlightClient, topic: str, batch: pa.RecordBatch) -> Stream:
@@ -189,27 +193,54 @@ def _one_row_pushes(
         )
 
 
+def _streams_at_once(bare: flight.FlightClient, client: flight.FlightClient) -> Row:
+    """Measure several streams into one topic, each with as many pushes in flight."""
+    batch = people(1)
+    create_topic(client, "together", batch.schema)
+    with ExitStack() as stack, ThreadPoolExecutor(STREAMS) as threads:
+        ours = [
+            stack.enter_context(closing(_stream(client, "together", batch))) for _ in range(STREAMS)
+        ]
+        theirs = [stack.enter_context(closing(_bare_stream(bare, batch))) for _ in range(STREAMS)]
+
+        def rate(streams: list[Stream]) -> float:
+            started = time.perf_counter()
+            list(threads.map(Stream.push, streams, itertools.repeat(PUSHES // STREAMS)))
+            return PUSHES / (time.perf_counter() - started)
+
+        return compare(
+            f"one-row pushes, {STREAMS} streams at once, {IN_FLIGHT} in flight on each",
+            "pushes/s",
+            0.4,
+            lambda: rate(ours),
+            lambda: rate(theirs),
+        )
+
+
 def _other_pushes(bare: flight.FlightClient, client: flight.FlightClient) -> Iterator[Row]:
     """Measure those that are numbered, staged, and routed by a key."""
-    batch = people(1)
-    create_topic(client, "others", batch.schema)
-    schema = {"fields": [{"name": f.name, "type": str(f.type)} for f in batch.schema]}
+    rows = people(KEYS)
+    batches = [rows.slice(number, 1) for number in range(KEYS)]
+    create_topic(client, "others", rows.schema)
+    schema = {"fields": [{"name": f.name, "type": str(f.type)} for f in rows.schema]}
     act(client, "create-topic", topic="keyed", schema=schema, partition_key="name")
-    commands: dict[str, dict[str, object]] = {
-        "with sequences": {"topic": "others", "producer_id": "p", "sequence": 0},
-        "staged": {"topic": "others", "stage": "s"},
-        "by key": {"topic": "keyed"},
-    }
-    for name, command in commands.items():
+    sequences = {"producer_id": "p", "sequence": 0}
+    commands: list[tuple[str, float, dict[str, object]]] = [
+        ("with sequences", 0.5, {"topic": "others", **sequences}),
+        ("staged", 0.5, {"topic": "others", "stage": "s"}),
+        (f"keyed by {KEYS:,} keys", 0.35, {"topic": "keyed"}),
+        (f"keyed by {KEYS:,} keys, with sequences", 0.35, {"topic": "keyed", **sequences}),
+    ]
+    for name, hold, command in commands:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
         with (
-            closing(Stream(client, descriptor, batch)) as ours,
-            closing(_bare_stream(bare, batch)) as theirs,
+            closing(Stream(client, descriptor, *batches)) as ours,
+            closing(_bare_stream(bare, *batches)) as theirs,
         ):
             yield compare(
                 f"one-row pushes {name}, {IN_FLIGHT} in flight",
                 "pushes/s",
-                0.5,
+                hold,
                 lambda: PUSHES / ours.push(PUSHES),
                 lambda: PUSHES / theirs.push(PUSHES),
             )
