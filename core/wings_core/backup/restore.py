@@ -425,13 +425,12 @@ def _cut_producers(connection: sqlite3.Connection, topic_id: int, ends: dict[str
     ).fetchall()
     gone: dict[str, int] = {}
     for producer, last, committed in rows:
-        series = Series.from_json(last, committed)
-        # All its parts have one timestamp, so all are removed.
-        if any(
-            each.end_offset >= ends.get(each.partition, each.end_offset + 1)
-            for each in series.committed
-        ):
-            gone[producer] = min(series.first, gone.get(producer, series.first))
+        for sequence, ranges in Series.from_json(last, committed).batches():
+            # All parts of a batch have one timestamp, so all are removed.
+            if any(
+                each.end_offset >= ends.get(each.partition, each.end_offset + 1) for each in ranges
+            ):
+                gone[producer] = min(sequence, gone.get(producer, sequence))
     for producer, sequence in gone.items():
         connection.execute(
             "UPDATE producers SET next_sequence = ? WHERE topic_id = ? AND producer_id = ?",

@@ -26,6 +26,7 @@ from wings_core.model import (
     Rejected,
     SeriesResults,
     StagedBatch,
+    shares,
 )
 from wings_core.times import format_timestamp, parse_timestamp
 
@@ -161,33 +162,31 @@ def results_to_json(
 
     Args:
         batch: Number of the first batch.
-        results: Result of each batch, or a common one, which, if accepted, has one range for all.
+        results: Result of each batch, or a common one, whose ranges they share if it is accepted.
         rows: Rows of each batch.
     """
     if len(results) == len(rows):
         return list(map(result_to_json, itertools.count(batch), results))
     (result,) = results
     if isinstance(result, Accepted):
-        return _shares_of_range(batch, result.committed, rows)
+        return _shares_of_ranges(batch, result.committed, rows)
     if isinstance(result, StagedBatch):
         return _shares_of_stage(batch, result, rows)
     return [result_to_json(number, result) for number in range(batch, batch + len(rows))]
 
 
-def _shares_of_range(
+def _shares_of_ranges(
     batch: int, committed: Sequence[AssignedRange], rows: Sequence[int]
 ) -> Iterator[bytes]:
-    (whole,) = committed
-    timestamp = format_timestamp(whole.timestamp)
-    start = whole.start_offset
-    for number, count in enumerate(rows, batch):
-        end = start + count - 1
+    timestamp, text = committed[0].timestamp, format_timestamp(committed[0].timestamp)
+    for number, own in enumerate(shares(committed, rows), batch):
+        if own.timestamp != timestamp:
+            timestamp, text = own.timestamp, format_timestamp(own.timestamp)
         yield (
-            f'{{"batch": {number}, "committed": [{{"partition": {whole.partition}, '
-            f'"start_offset": {start}, "end_offset": {end}, "timestamp": "{timestamp}"}}]}}'
+            f'{{"batch": {number}, "committed": [{{"partition": {own.partition}, '
+            f'"start_offset": {own.start_offset}, "end_offset": {own.end_offset}, '
+            f'"timestamp": "{text}"}}]}}'
         ).encode()
-        start = end + 1
-    assert start == whole.end_offset + 1, "the joined batches have all of its rows"
 
 
 def _shares_of_stage(batch: int, whole: StagedBatch, rows: Sequence[int]) -> Iterator[bytes]:

@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from typing import Protocol
 
 import pyarrow as pa
@@ -502,11 +501,11 @@ class FlushWriter:
             inline, addresses = self._place(packed.pages)
             stored = packed.stored(addresses)
         batches = [
-            pending.batch.to_commits(pending.stream.number, pages)
+            pending.batch.to_commit(pending.stream.number, pages)
             for pending, pages in zip(live, stored, strict=True)
         ]
-        results = iter(self._commit(list(chain.from_iterable(batches)), inline))
-        return [_outcomes(tuple(islice(results, len(each)))) for each in batches]
+        results = self._commit(batches, inline)
+        return [each.each if isinstance(each, SeriesResults) else (each,) for each in results]
 
     def _place(self, pages: Sequence[EncodedPage]) -> tuple[InlineFolio | None, list[PageAddress]]:
         """Place pages inline or in storage; returns the inline folio, if any, and the addresses."""
@@ -535,9 +534,3 @@ class FlushWriter:
     ) -> list[CommitResult]:
         with tracing.span("metadata.commit", {"messaging.batch.message_count": len(batches)}):
             return self._registry.commit(batches, inline=inline)
-
-
-def _outcomes(results: tuple[CommitResult, ...]) -> tuple[CommitResult, ...]:
-    """Return the results of a pending batch, as in `Pending.outcomes`."""
-    first = results[0]
-    return first.each if isinstance(first, SeriesResults) else results

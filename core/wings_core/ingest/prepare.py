@@ -69,6 +69,10 @@ JOINED_BATCHES_MAX = 1_024
 `SHARED_PAGE_ROWS`."""
 
 
+SPREAD_CHARACTERS_MAX = 256
+"""Longest partition value of batches of several partitions that are joined: no store rejects it."""
+
+
 @dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class PreparedBatch:
     """A checked batch, or several joined ones of a stream, ready for a flush."""
@@ -117,9 +121,9 @@ class PreparedBatch:
         """Append the next batch of the stream, if both can share a page.
 
         Both must be small, have the same timestamp and stage, and expect no offset. Those of one
-        partition share a range of offsets: without sequences they are accepted or rejected
-        together, with consecutive sequences they form a series; see `CommitBatch.series`. Those of
-        several are committed one by one, and are of no stage.
+        partition share a range of offsets; those of several are of no stage. Without sequences they
+        are accepted or rejected together, with consecutive sequences they form a series; see
+        `CommitBatch.series`.
 
         Returns:
             Whether `batch` was appended.
@@ -141,39 +145,27 @@ class PreparedBatch:
             rows, batch.bytes, partition, batch.timestamp, number
         )
 
-    def to_commits(self, stream: int, pages: tuple[StoredPage, ...]) -> list[CommitBatch]:
-        """Return the requests to the registry: one, or one for each batch if `is_spread`.
+    def to_commit(self, stream: int, pages: tuple[StoredPage, ...]) -> CommitBatch:
+        """Return the request to the registry.
 
         Args:
             stream: Number of its stream.
             pages: Its stored pages.
         """
-        if self.is_spread:
-            batches: list[CommitBatch] = []
-            number = self.sequence
-            for page in pages:
-                batches.append(
-                    CommitBatch(stream, self.topic.uuid, (page,), number, None, self.timestamp)
-                )
-                if number is not None:
-                    number = Sequence(number.producer_id, number.sequence + 1)
-            return batches
         series = ()
         if self.sequence is not None and len(self.parts) > 1:
             series = tuple([part.num_rows for part in self.parts])
-        return [
-            CommitBatch(
-                stream,
-                self.topic.uuid,
-                pages,
-                self.sequence,
-                self.expected,
-                self.timestamp,
-                self.stage,
-                self.partition_sequence,
-                series,
-            )
-        ]
+        return CommitBatch(
+            stream,
+            self.topic.uuid,
+            pages,
+            self.sequence,
+            self.expected,
+            self.timestamp,
+            self.stage,
+            self.partition_sequence,
+            series,
+        )
 
     @property
     def producer_id(self) -> str | None:
@@ -214,7 +206,7 @@ class PreparedBatch:
         if partition == own and len(self.runs) == 1:
             self.runs = ((own, count),)
             self.run_bytes = (whole or 1,)
-        elif self.stage is not None:
+        elif self.stage is not None or max(len(own), len(partition)) > SPREAD_CHARACTERS_MAX:
             return False
         else:
             if len(self.runs) < joined:  # So far all are of one partition.

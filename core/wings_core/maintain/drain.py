@@ -341,11 +341,15 @@ class Drain:
         for replacements in _transactions(runs):
             replaced = self._maintenance.replace_all(replacements, lease)
             done = done and all(replaced)
-            for each, was in zip(replacements, replaced, strict=True):
-                if was:
-                    self.pages_drained += len(each.old)
-                    for folio in {location.address.folio for location in each.old}:
-                        self._folios.forget(folio)  # Metadata has its other pages, if any.
+            gone = [
+                location
+                for each, was in zip(replacements, replaced, strict=True)
+                if was
+                for location in each.old
+            ]
+            self.pages_drained += len(gone)
+            for folio in {location.address.folio for location in gone}:
+                self._folios.forget(folio)  # Metadata has its other pages, if any.
         return done
 
     def _topic(self, page: InlinePage) -> Topic | None:

@@ -298,7 +298,8 @@ class Judge:
             draft = self.sequences[key] = self._stored.sequences(*key, self._now - RESULTS_KEPT_US)
         return draft, draft.replayed(sequence, sum(page.rows for page in batch.pages))
 
-    def _goes_on(self, last: CommitBatch, producer: ProducerDraft, batch: CommitBatch) -> bool:
+    @staticmethod
+    def _goes_on(last: CommitBatch, producer: ProducerDraft, batch: CommitBatch) -> bool:
         """Tell whether all that the last batch was accepted for holds of the next one too.
 
         Then nothing is asked again: of batches that were joined many come one after another.
@@ -315,7 +316,7 @@ class Judge:
             and batch.expected is None
             and batch.partition_sequence is None
             and len(batch.pages) == len(last.pages) == 1
-            and 4 * len(batch.pages[0].partition) <= self._partition_bytes_max
+            and batch.pages[0].partition == last.pages[0].partition
         )
 
     def _stage(self, topic_id: int, batch: CommitBatch, entry: StageEntry) -> StagedBatch:

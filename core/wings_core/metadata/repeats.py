@@ -30,6 +30,7 @@ from wings_core.model import (
     Rejected,
     SeriesResults,
     StagedBatch,
+    shares,
 )
 
 RESULTS_KEPT_MAX = 64
@@ -43,7 +44,7 @@ class Series:
     sequence: int
     """Sequence of the last batch."""
     committed: tuple[AssignedRange, ...]
-    """Committed ranges; several batches share one, in their order."""
+    """Committed ranges; several batches share them, in their order."""
     rows: tuple[int, ...] = ()
     """Rows of each of several batches; empty for one batch."""
 
@@ -57,9 +58,7 @@ class Series:
         """Return a series without those of its batches that will not be asked for."""
         if len(rows) > RESULTS_KEPT_MAX:
             rows = rows[-RESULTS_KEPT_MAX:]
-            (whole,) = committed
-            start = whole.end_offset + 1 - sum(rows)
-            committed = (AssignedRange(whole.partition, start, whole.end_offset, whole.timestamp),)
+            committed = _last_of(committed, sum(rows))
         return Series(last, committed, rows)
 
     def batches(self) -> Iterator[tuple[int, tuple[AssignedRange, ...]]]:
@@ -67,12 +66,8 @@ class Series:
         if not self.rows:
             yield self.sequence, self.committed
             return
-        (whole,) = self.committed
-        start = whole.start_offset
-        for number, rows in enumerate(self.rows, self.first):
-            end = start + rows - 1
-            yield number, (AssignedRange(whole.partition, start, end, whole.timestamp),)
-            start = end + 1
+        for number, own in enumerate(shares(self.committed, self.rows), self.first):
+            yield number, (own,)
 
     def result(self, sequence: int) -> tuple[AssignedRange, ...] | None:
         """Return what the batch of a sequence got; None: it is not of this series."""
@@ -84,6 +79,12 @@ class Series:
             return ranges_to_json(self.committed)
         return f'{ranges_to_json(self.committed)[:-2]},"rows":[{",".join(map(str, self.rows))}]}}]'
 
+    def rows_of_batches(self) -> list[tuple[int, str]]:
+        """Return what is stored of it, by sequence: a row for each batch if they are spread."""
+        if self.rows and len(self.committed) > 1:
+            return [(number, ranges_to_json(committed)) for number, committed in self.batches()]
+        return [(self.sequence, self.to_json())]
+
     @staticmethod
     def from_json(sequence: int, text: str) -> "Series":
         """Return what was stored of a series, whose last batch has this sequence."""
@@ -92,7 +93,19 @@ class Series:
             AssignedRange(each.partition, each.start_offset, each.end_offset, each.timestamp)
             for each in stored
         )
-        return Series(sequence, committed, stored[0].rows if stored else ())
+        return Series(sequence, committed, stored[-1].rows if stored else ())
+
+
+def _last_of(committed: Sequence[AssignedRange], rows: int) -> tuple[AssignedRange, ...]:
+    """Return the last rows of ranges."""
+    kept: list[AssignedRange] = []
+    for each in reversed(committed):
+        start = max(each.start_offset, each.end_offset + 1 - rows)
+        kept.append(AssignedRange(each.partition, start, each.end_offset, each.timestamp))
+        rows -= each.end_offset + 1 - start
+        if rows == 0:
+            break
+    return tuple(reversed(kept))
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from wings_core.model.commits import (
     Sequence,
     SeriesResults,
     StagedBatch,
+    shares,
 )
 from wings_core.model.consumer_groups import (
     Assignment,
@@ -162,4 +163,5 @@ __all__ = [
     "member_tag",
     "named_topic",
     "page_format",
+    "shares",
 ]

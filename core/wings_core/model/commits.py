@@ -1,5 +1,6 @@
 """Commits: requests to the registry, and their results."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from wings_core.errors import WingsError
@@ -57,35 +58,44 @@ class CommitBatch:
     """Numbers of the rows of a batch of one partition, staged or not; excludes a sequence
     and an expected offset."""
     series: tuple[int, ...] = ()
-    """Rows of each batch of a series; its batches share a page and have consecutive sequences from
-    `sequence` on. Empty for a single batch."""
+    """Rows of each batch of a series, which have consecutive sequences from `sequence` on. They
+    share the one page, or have one each. Empty for a single batch."""
 
     def each(self) -> list["CommitBatch"]:
-        """Return the batches of a series, each with its slice of the page."""
-        (page,) = self.pages
+        """Return the batches of a series, each with its page or its slice of the page."""
         sequence = self.sequence
         assert sequence is not None
-        first_row, size, total = page.first_row or 0, page.bytes, page.rows
-        batches: list[CommitBatch] = []
-        before = cut = 0
-        for number, rows in enumerate(self.series, sequence.sequence):
-            after = before + rows
-            # From the rounded start and end, so that the slices add up to the page.
-            begin, cut = cut, size * after // total
-            slice_ = StoredPage(
-                page.partition,
-                rows,
-                page.address,
-                first_row + before,
-                cut - begin,
-                page.schema_version,
+        pages = _slices(self.pages[0], self.series) if len(self.pages) == 1 else self.pages
+        return [
+            CommitBatch(
+                self.stream,
+                self.topic_uuid,
+                (page,),
+                Sequence(sequence.producer_id, number),
+                None,
+                self.timestamp,
             )
-            numbered = Sequence(sequence.producer_id, number)
-            batches.append(
-                CommitBatch(self.stream, self.topic_uuid, (slice_,), numbered, None, self.timestamp)
-            )
-            before = after
-        return batches
+            for number, page in enumerate(pages, sequence.sequence)
+        ]
+
+
+def _slices(page: StoredPage, rows: Iterable[int]) -> Iterator[StoredPage]:
+    """Yield the slices of a page with so many rows each."""
+    first_row, size, total = page.first_row or 0, page.bytes, page.rows
+    before = cut = 0
+    for count in rows:
+        after = before + count
+        # From the rounded start and end, so that the slices add up to the page.
+        begin, cut = cut, size * after // total
+        yield StoredPage(
+            page.partition,
+            count,
+            page.address,
+            first_row + before,
+            cut - begin,
+            page.schema_version,
+        )
+        before = after
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +119,28 @@ class AssignedRange:
     """Timestamp of the rows, in microseconds since the epoch."""
 
 
+def shares(committed: Iterable[AssignedRange], rows: Iterable[int]) -> Iterator[AssignedRange]:
+    """Yield the range of each of several batches of one partition each.
+
+    Args:
+        committed: Ranges that the batches share, in their order; each batch lies in one of them.
+        rows: Rows of each batch.
+    """
+    ranges = iter(committed)
+    whole, start = next(ranges), -1
+    for count in rows:
+        if start > whole.end_offset:
+            whole, start = next(ranges), -1
+        first = whole.start_offset if start < 0 else start
+        start = first + count
+        yield AssignedRange(whole.partition, first, start - 1, whole.timestamp)
+
+
 @dataclass(slots=True)  # Not frozen: construction would take three times as long.
 class Accepted:
     """Result of a committed batch; for a duplicate, the ranges of its first commit.
 
-    For a series, the range that its batches share, in order.
+    For a series, the ranges that its batches share, in order; see `shares`.
     """
 
     committed: tuple[AssignedRange, ...]

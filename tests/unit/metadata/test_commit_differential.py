@@ -28,9 +28,11 @@ from wings_core.model import (
     CommitResult,
     FlushId,
     InlineFolio,
+    PageAddress,
     Rejected,
     SeriesResults,
     StageEntry,
+    StoredPage,
     Topic,
 )
 from wings_core.names import DEFAULT_NAMESPACE
@@ -48,6 +50,8 @@ class Push:
     rows: dict[Partition, int]
     sequence: int | None
     series: tuple[int, ...]
+    spread: bool
+    """Whether the batches of the series go to partitions in turn."""
     expected: tuple[Partition, int] | None
     timestamp: int | None
     stage: StageEntry | None
@@ -74,6 +78,7 @@ PUSHES = st.builds(
     rows=st.dictionaries(KEYS, st.integers(1, 3), min_size=1),
     sequence=st.none() | MOSTLY_RIGHT,
     series=st.lists(st.integers(1, 2), max_size=3).map(tuple),
+    spread=st.booleans(),
     expected=st.sampled_from([None] * 3) | st.tuples(KEYS, MOSTLY_RIGHT),
     timestamp=st.sampled_from([None] * 8 + [-SECOND, 0, SECOND, HOUR + 1]),
     stage=st.sampled_from(
@@ -217,6 +222,12 @@ class History:
             timestamp=None if push.timestamp is None else NOON + push.timestamp,
             folio=folio,
         )
+        if series and push.spread:
+            pages = tuple(
+                StoredPage(key, count, PageAddress(folio, position=100 * place, length=100))
+                for place, (key, count) in enumerate(zip((B, A, C), series, strict=False))
+            )
+            batch = replace(batch, pages=pages)
         return replace(batch, series=series)
 
     def _compare(self) -> None:

@@ -1,5 +1,6 @@
 """How every `OffsetRegistry` makes producers idempotent."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -20,14 +21,18 @@ from tables import each
 from wings_core.errors import InvalidArgument, OutOfOrderSequence, PublishFenced
 from wings_core.model import (
     Accepted,
+    AssignedRange,
     CommitBatch,
     CommitResult,
+    PageAddress,
     PartitionSequence,
     Rejected,
     SeriesResults,
     StagedBatch,
     StageEntry,
+    StoredPage,
     Topic,
+    shares,
 )
 from wings_core.partitions import UNPARTITIONED, Partition
 
@@ -194,6 +199,60 @@ def series_of(topic: Topic, first: int, rows: tuple[int, ...], stream: int = 0) 
     """Return a series of producer p, of so many rows each."""
     batch = batch_of(topic, {UNPARTITIONED: sum(rows)}, sequence=("p", first), stream=stream)
     return replace(batch, series=rows)
+
+
+def spread(topic: Topic, first: int, rows: tuple[int, ...], stream: int = 0) -> CommitBatch:
+    """Return a series of producer p whose batches go to three partitions in turn."""
+    batch = series_of(topic, first, rows, stream)
+    pages = tuple(
+        StoredPage(
+            Partition(f'"{(first + place) % 3}"'),
+            count,
+            PageAddress(f"f-{first}", 100 * place, 100),
+        )
+        for place, count in enumerate(rows)
+    )
+    return replace(batch, pages=pages, series=rows if len(rows) > 1 else ())
+
+
+def test_a_series_may_go_to_several_partitions(metadata: MetadataUnderTest) -> None:
+    topic = metadata.create_topic("key")
+    got: list[tuple[Partition, int, int]] = []
+    for length in (1, 5, 30, 64, 3, 80, 7, 57, 64, 2):
+        rows = tuple([1 + (len(got) + index) % 2 for index in range(length)])
+        first = len(got)
+        (result,) = metadata.registry.commit([spread(topic, first, rows)])
+        if isinstance(result, SeriesResults):
+            got += [range_of(accepted(each)[0]) for each in result.each]
+        else:
+            got += map(range_of, shares(accepted(result), rows))
+        assert len(got) == first + length
+        metadata.reopen()
+        kept = range(max(0, len(got) - 64), len(got))
+        replayed = metadata.registry.commit(
+            [spread(topic, number, (1,), stream=number) for number in kept]
+        )
+        assert [range_of(accepted(each)[0]) for each in replayed] == [got[n] for n in kept]
+        if kept[0]:
+            (late,) = metadata.registry.commit([spread(topic, kept[0] - 1, (1,))])
+            check_refused(late, sequence=kept[0] - 1, expected=len(got))
+    ends: Counter[Partition] = Counter()
+    for partition, start, end in got:
+        assert start == ends[partition]
+        ends[partition] = end + 1
+    states = metadata.registry.partition_states(topic.uuid)
+    assert {state.partition: state.next_offset for state in states} == ends
+    # One that begins with a repeat, and goes on.
+    first = len(got) - 2
+    (result,) = metadata.registry.commit([spread(topic, first, (1, 1, 1))])
+    assert isinstance(result, SeriesResults)
+    assert [range_of(accepted(each)[0]) for each in result.each[:2]] == got[-2:]
+    partition = Partition(f'"{len(got) % 3}"')
+    assert range_of(accepted(result.each[2])[0]) == (partition, ends[partition], ends[partition])
+
+
+def range_of(each: AssignedRange) -> tuple[Partition, int, int]:
+    return each.partition, each.start_offset, each.end_offset
 
 
 def shares_of(result: CommitResult, rows: tuple[int, ...]) -> list[tuple[int, int]]:

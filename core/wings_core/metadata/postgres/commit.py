@@ -354,12 +354,14 @@ class _Flush:
         return rows
 
     def _result_rows(self, judge: Judge) -> list[_Row]:
+        # A series over several partitions would be a long row, and stay in the ring for long.
         return [
-            (place, series.sequence, series.to_json())
+            (place, sequence, text)
             for place, key in enumerate(self._producers, 1)
             if key in judge.producers
             # A flush may go around the ring, and all but the last round would be written over.
             for series in judge.producers[key].series[-RESULTS_KEPT_MAX:]
+            for sequence, text in series.rows_of_batches()
         ]
 
     def learn(self) -> None:

@@ -482,9 +482,18 @@ def _write_producers(connection: SqliteConnection, judge: Judge, now: int) -> No
     """Write the producers that used a sequence, and their results, the last over the oldest.
 
     A series is in the place of its last batch. What that takes the place of came
-    `RESULTS_KEPT_MAX` before it or earlier, and will not be asked for.
+    `RESULTS_KEPT_MAX` before it or earlier, and will not be asked for. Neither will rows before
+    that, which are deleted if they may be as long as a series over many partitions.
     """
     changed = {key: draft for key, draft in judge.producers.items() if draft.series}
+    connection.raw.executemany(
+        "DELETE FROM producer_results WHERE topic_id = ? AND producer_id = ? AND sequence < ?",
+        [
+            (*key, draft.next_sequence - RESULTS_KEPT_MAX)
+            for key, draft in changed.items()
+            if any(series.rows and len(series.committed) > 1 for series in draft.series)
+        ],
+    )
     connection.raw.executemany(
         "INSERT INTO producers (topic_id, producer_id, next_sequence) VALUES (?, ?, ?) "
         "ON CONFLICT DO UPDATE SET next_sequence = excluded.next_sequence",

@@ -594,9 +594,11 @@ VERSIONS = Versions(
             "DROP INDEX nodes_checked",
             *_BROKERS_CHECKED,
         ),
+        (),
     ),
 )
-"""From version 24 on a row of `producer_results` may be of several batches."""
+"""From version 24 on a row of `producer_results` may be of several batches, from 33 on of
+several partitions."""
 
 
 def migrate(connections: SqliteConnections, clock: Callable[[], int]) -> None:
