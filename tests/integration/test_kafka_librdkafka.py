@@ -78,5 +78,5 @@ def run(config: Path, **environment: str) -> int:
         output.seek(0)
         text = re.sub(r"\x1b(\[[0-9;]*m|\(B)", "", output.read().decode(errors="replace"))
     failed = re.findall(r'### Test "[^#]*###\n.*', text)
-    assert (ended.returncode, failed) == (0, [])
+    assert (ended.returncode, failed) == (0, []), text[-20_000:]
     return len(re.findall(r"= Test \S+ PASSED =", text))
