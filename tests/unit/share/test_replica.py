@@ -19,9 +19,8 @@ from wings_core.model import Lease
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica import postgres_store
-from wings_core.share.replica import replica as replica_module
 from wings_core.share.replica.postgres_store import PostgresHoldStore
-from wings_core.share.replica.replica import Replica
+from wings_core.share.replica.replica import HOLDS_TOLD_MAX, Replica
 from wings_core.share.replica.requests import (
     CountedRange,
     HoldRequest,
@@ -378,18 +377,18 @@ def test_a_read_of_holds_tells_what_is_delayed_as_few_ranges(restarted: Restarte
 
 
 def test_a_read_of_holds_tells_of_a_bounded_number_of_ranges_of_all_partitions(
-    restarted: RestartedReplica, monkeypatch: pytest.MonkeyPatch
+    restarted: RestartedReplica,
 ) -> None:
-    monkeypatch.setattr(replica_module, "HOLDS_TOLD_MAX", 5)
-    for value in ('"a"', '"b"', '"c"'):
+    many = HOLDS_TOLD_MAX // 2 + 1
+    for value in ('"a"', '"b"'):
         key = ShareKey("group", "topic", Partition(value))
-        ranges = [OffsetRange(offset, offset) for offset in range(0, 12, 2)]
-        replica_calls.hold(restarted.replica, key, ranges, MINE, TTL_MS, PLENTY)
-        entries = [ReleaseEntry(each.first, each.last, MINE, 1, 60_000) for each in ranges[:3]]
+        ranges = [OffsetRange(offset, offset) for offset in range(0, 4 * many, 2)]
+        replica_calls.hold(restarted.replica, key, ranges, MINE, TTL_MS, 2 * many)
+        entries = [ReleaseEntry(each.first, each.last, MINE, 1, 60_000) for each in ranges[:many]]
         replica_calls.release(restarted.replica, key, entries)
     states = replica_calls.ask(restarted.replica, ReadRequest("group", (), with_holds=True))
-    assert sum(len(state.holds) for state in states) == 5
-    assert sum(len(state.delays) for state in states) == 5
+    assert sum(len(state.holds) for state in states) == HOLDS_TOLD_MAX
+    assert sum(len(state.delays) for state in states) == HOLDS_TOLD_MAX
 
 
 def test_calls_are_refused_while_a_replica_reads_its_store_again(
