@@ -41,10 +41,15 @@ class Bug:
     wrong: str
 
     def plant(self) -> None:
-        """Plant it into this process.
+        """Plant it into this process."""
+        setattr(self.owner, self.name, self.made())
+
+    def made(self) -> object:
+        """Return the function that has the bug.
 
         Raises:
             AssertionError: The source does not have that place, once.
+            AttributeError: There is no such function.
         """
         function = inspect.getattr_static(self.owner, self.name)
         source = textwrap.dedent(inspect.getsource(function))
@@ -52,7 +57,7 @@ class Bug:
         module = sys.modules[function.__module__]
         made: dict[str, Any] = {}
         exec(source.replace(self.right, self.wrong), module.__dict__, made)
-        setattr(self.owner, self.name, made[self.name])
+        return made[self.name]
 
 
 BUGS: dict[str, Bug] = {
@@ -96,10 +101,10 @@ BUGS: dict[str, Bug] = {
         "end_offset <= finished_before",
     ),
     "a drain joins rows in another order": Bug(
-        drain,
-        "_run",
-        "for _, (rows, timestamps, _) in pages]",
-        "for _, (rows, timestamps, _) in pages[::-1]]",
+        drain.Drain,
+        "_read",
+        "found[index].timestamps) for index in sorted(found)",
+        "found[index].timestamps) for index in sorted(found, reverse=True)",
     ),
     "what a transaction changed stays in the cache": Bug(
         database.SqliteDatabase, "write", "if not keeps_cache:", "if False:"

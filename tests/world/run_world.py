@@ -182,6 +182,7 @@ def _run_planted(name: str, seeds: Iterable[int]) -> int:
     for bug, planted in BUGS.items():
         if name not in bug:
             continue
+        planted.made()  # Raises here where it cannot be planted: in a world that would be a find.
         tried = [FOUND_BY[bug]] if bug in FOUND_BY else []
         tried = [*tried, *seeds]
         results = run_all(map(Program.of, tried), planted.plant)

@@ -26,6 +26,7 @@ from wings_core.model import (
     Rejected,
     StageEntry,
     Topic,
+    shares,
 )
 from wings_core.model import Sequence as BatchSequence
 from wings_core.names import TopicName
@@ -337,21 +338,17 @@ class Client:
             sent.setdefault(pending, []).append(push)
         for pending, joined in sent.items():
             results = pending.outcomes()
-            shared = results * len(joined) if len(results) == 1 else results
-            after: dict[str, int] = {}
-            for push, result in zip(joined, shared, strict=True):
+            if len(results) == 1 and len(joined) > 1 and isinstance(results[0], Accepted):
+                rows = [sum(map(len, push.rows.values())) for push in joined]
+                ranges = shares(results[0].committed, rows)  # Each is of one partition.
+                results = tuple(Accepted((each,)) for each in ranges)
+            for push, result in zip(joined, results * len(joined), strict=False):
                 if isinstance(result, Rejected):
                     raise result.error
                 assert isinstance(result, Accepted)
-                placed: dict[str, int] = {}
                 for part in result.committed:
-                    partition = str(part.partition)
-                    start = part.start_offset
-                    if len(results) == 1:  # Joined batches share a range.
-                        start = after.get(partition, start)
-                        after[partition] = start + len(push.rows[partition])
-                    placed[partition] = start
-                    push.times[partition] = part.timestamp
+                    push.times[str(part.partition)] = part.timestamp
+                placed = {str(part.partition): part.start_offset for part in result.committed}
                 push.acknowledge(placed, self._scheduler.now_ns)
 
     def _prepare(
