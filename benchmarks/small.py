@@ -146,7 +146,7 @@ def _acknowledgement(bare: flight.FlightClient, client: flight.FlightClient) -> 
         return compare(
             "ack of a one-row push, p50",
             "ms",
-            1.25,
+            2.5,
             lambda: median_seconds(ours.push_one, ACKS) * 1e3,
             lambda: median_seconds(parts, ACKS) * 1e3,
             more_is_better=False,
@@ -353,7 +353,7 @@ def _many_partitions(client: flight.FlightClient, server: ServerProcess) -> Row:
     return compare(
         "push of 10,000 rows to 10,000 partitions, CPU",
         "s",
-        3.0,
+        3.5,
         wings,
         lambda: _sqlite_seconds(PARTITIONS),
         runs=5,
