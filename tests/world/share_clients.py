@@ -120,9 +120,11 @@ class ShareClient(GroupClient):
                 return leases
 
             leases = self._shares.leases
-            count = len(leases)
+            count, asked_ns = len(leases), self._scheduler.now_ns
             try:
                 found = self._call(acquire)
+                if self._scheduler.now_ns - asked_ns >= LOCK_MS * 10**6:
+                    self._shares.lost += 1  # Locks were over before messages were handed out.
             except LostError:
                 self._shares.lost += 1
                 found = [each for each in leases[count:] if each.member == self._worker]

@@ -47,7 +47,8 @@ class ShareHistory:
         done: When a worker was told that a message is finished, by message.
         rejected: Those of them that it rejected.
         tried: How often workers asked to finish a message, and were not refused, by message.
-        lost: How many acquires had no answer, each of which may have counted as a delivery.
+        lost: How many acquires had no answer, or lasted as long as the lock; each may have counted
+            as a delivery.
     """
 
     limit: int
