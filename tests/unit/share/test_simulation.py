@@ -347,7 +347,7 @@ FOUND_BY = {
     "what was refused to one of several members is leased": 7,
     "a coordinator's leases are those of its last start": 23,
     "a stream gives credit back to a client that stands still": 1,
-    "a stream counts on a lock for longer than the coordinator": 25,
+    "a stream counts on a lock for longer than the coordinator": 185,
     "a stream gives back what its client releases": 21,
 }
 """Worlds that showed those that the first does not; they are tried before all others."""

@@ -51,7 +51,7 @@ BACK_OFF_SECONDS = (0.02, 1.0)
 """The pause after messages were found to be held by others: at first, and after many times."""
 
 COLLISIONS_READ_MAX = 3
-"""Collisions in a row after each of which holds are read; later ones once a second at most."""
+"""Collisions in a row after each of which holds are read; later ones twice a second at most."""
 
 OFFSET_MAX = 1 << 62
 """No message has a later offset, and replicas refuse to be asked about one."""
@@ -323,7 +323,11 @@ class Finalizer:
         partition, longest = tracked.key.partition, BACK_OFF_SECONDS[1]
         with self._table.lock:
             now = self._clock.now()
-            if tracked.collisions > COLLISIONS_READ_MAX and now < tracked.held_read_at + longest:
+            # What the last read put off may be asked for again after half of that time.
+            if (
+                tracked.collisions > COLLISIONS_READ_MAX
+                and now < tracked.held_read_at + longest / 2
+            ):
                 return False
             tracked.held_read_at = now
         try:
