@@ -14,6 +14,7 @@ from fix_metadata import (
     MetadataUnderTest,
     accepted,
     batch_of,
+    every_store,
     offsets_of,
 )
 from tables import each
@@ -215,6 +216,7 @@ def spread(topic: Topic, first: int, rows: tuple[int, ...], stream: int = 0) -> 
     return replace(batch, pages=pages, series=rows if len(rows) > 1 else ())
 
 
+@every_store
 def test_a_series_may_go_to_several_partitions(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic("key")
     got: list[tuple[Partition, int, int]] = []
@@ -266,6 +268,7 @@ def shares_of(result: CommitResult, rows: tuple[int, ...]) -> list[tuple[int, in
     return [(end - count + 1, end) for end, count in zip(ends, rows, strict=True)]
 
 
+@every_store
 def test_each_batch_of_a_series_has_its_own_result(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     rows = (2, 1, 3)
@@ -289,6 +292,7 @@ def test_each_batch_of_a_series_has_its_own_result(metadata: MetadataUnderTest) 
     assert metadata.registry.partition_state(topic.uuid, UNPARTITIONED).next_offset == 11
 
 
+@every_store
 def test_a_series_with_a_gap_before_it_is_refused_as_a_whole(metadata: MetadataUnderTest) -> None:
     topic = metadata.create_topic()
     late, other = metadata.registry.commit(
@@ -301,6 +305,7 @@ def test_a_series_with_a_gap_before_it_is_refused_as_a_whole(metadata: MetadataU
     assert shares_of(result, (1, 1)) == [(1, 1), (2, 2)]
 
 
+@every_store
 def test_the_last_64_results_are_remembered_however_long_the_series_are(
     metadata: MetadataUnderTest,
 ) -> None:
