@@ -73,6 +73,14 @@ class Series:
         """Return what the batch of a sequence got; None: it is not of this series."""
         return next((committed for number, committed in self.batches() if number == sequence), None)
 
+    def before(self, sequence: int) -> "Series | None":
+        """Return the batches before a sequence; None if there are none."""
+        kept = [ranges for number, ranges in self.batches() if number < sequence]
+        if len(kept) < 2 or not self.rows:
+            return Series(self.first, kept[0]) if kept else None
+        committed = tuple([own for (own,) in kept])
+        return Series(self.first + len(kept) - 1, committed, self.rows[: len(kept)])
+
     def to_json(self) -> str:
         """Return what is stored of it beside its sequence."""
         if not self.rows:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from wings_core.backup.restore import cut_log
+from wings_core.check import check_directory
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
 from wings_core.ingest.pending import PushStream
@@ -18,6 +19,7 @@ from wings_core.partitions import UNPARTITIONED
 
 NAME = TopicName.parse("t")
 SCHEMA = pa.schema([("n", pa.int64())])
+KEYED = pa.schema([("key", pa.int64())])
 
 
 def push(log: Log, numbers: range, timestamp: int) -> list[CommitResult]:
@@ -79,3 +81,38 @@ def test_numbers_of_rows_go_on_with_the_first_batch_that_went(tmp_path: Path) ->
         for result in results
         if isinstance(result, Accepted)
     ] == [(2, True), (4, False)]
+
+
+def push_keys(log: Log, producer: str, keys: list[int], timestamp: int) -> list[CommitResult]:
+    """Push a row for each key, with sequences from 0 on; return what each got, or all in common."""
+    preparer, stream = Preparer(log.admin.get_topic(NAME), log.limits), PushStream()
+    (pending,) = {
+        log.group_commit.submit(
+            stream,
+            preparer.prepare(
+                pa.record_batch({"key": [key]}, schema=KEYED),
+                PushOptions(sequence=Sequence(producer, number), timestamp=timestamp),
+            ),
+            awaited=True,
+        )
+        for number, key in enumerate(keys)
+    }
+    return list(pending.outcomes())
+
+
+def test_batches_of_a_series_before_the_one_that_went_are_still_repeats(tmp_path: Path) -> None:
+    with closing(DataDirectory.open(tmp_path / "data")) as directory:
+        with closing(Log.open(OneDirectory(directory), Limits())) as log:
+            log.admin.create_topic(NAME, KEYED, "key")
+            push_keys(log, "q", [3], 2_000)  # No later row of this partition has an earlier time.
+            push_keys(log, "p", [1, 2, 1, 3, 2], 1_000)
+        assert cut_log(directory, 1_500) == 2
+        assert not check_directory(directory.path).problems
+        with closing(Log.open(OneDirectory(directory), Limits())) as log:
+            results = push_keys(log, "p", [1, 2, 1, 3], 3_000)
+    got: list[tuple[str, int, bool]] = []
+    for result in results:
+        assert isinstance(result, Accepted)
+        (part,) = result.committed
+        got.append((part.partition, part.start_offset, result.replayed))
+    assert got == [("1", 0, True), ("2", 0, True), ("1", 1, True), ("3", 0, False)]
