@@ -321,7 +321,9 @@ class Drain:
         """Move pages to storage; returns whether all sound ones were moved."""
         runs: list[_Run] = []
         gathered: list[_Gathered] = []
-        for _, some in groupby(pages, lambda page: page.topic_uuid):
+        # Pages are listed by partition, and those of several topics may have been made in turn.
+        by_topic = sorted(pages, key=lambda page: page.topic_uuid)
+        for _, some in groupby(by_topic, lambda page: page.topic_uuid):
             of_topic = list(some)
             topic = self._topic(of_topic[0])
             if topic is not None:

@@ -156,6 +156,19 @@ def test_small_partitions_share_a_page_and_stay_apart(log: Log) -> None:
     assert {key: rows_of(log, topic, Partition(key)) for key in keys} == before
 
 
+def test_partitions_of_topics_that_grow_in_turn_share_a_page_of_each_topic(log: Log) -> None:
+    topics = [topic_of(log, name, key="k") for name in ("one", "two")]
+    for number in range(10):
+        for topic in topics:
+            push(log, topic, number, key=f"key {number}")
+    assert drained(log)
+    for topic in topics:
+        keys = [Partition(f'"key {number}"') for number in range(10)]
+        pages = [page for key in keys for page in locations(log, topic, key)]
+        assert len({page.address for page in pages}) == 1
+        assert [rows_of(log, topic, key)[0][:2] for key in keys] == [(0, n) for n in range(10)]
+
+
 def test_large_pushes_between_small_ones_stay_where_they_are(log: Log) -> None:
     topic = topic_of(log)
     push(log, topic, 0)
