@@ -65,8 +65,8 @@ PENDING_BYTES = 1_536
 """Memory of a pending batch in addition to its rows, in bytes."""
 
 JOINED_BATCHES_MAX = 1_024
-"""Most small batches of a stream that are joined; also bounded by `SHARED_PAGE_BYTES` and
-`SHARED_PAGE_ROWS`."""
+"""Most small batches of a stream that are joined; also bounded by `SHARED_PAGE_BYTES`, and if all
+are of one partition by `SHARED_PAGE_ROWS`."""
 
 
 SPREAD_CHARACTERS_MAX = 256

@@ -166,7 +166,7 @@ def test_a_batch_that_could_have_another_outcome_is_not_joined(
     assert not any(isinstance(each.outcome(), Rejected) for each in pending)
 
 
-def test_batches_of_several_partitions_are_committed_one_by_one(rig: Rig) -> None:
+def test_batches_of_several_partitions_are_one_decision_and_have_an_answer_each(rig: Rig) -> None:
     stream = PushStream()
     keys = [1, 1, 2, 1, 3]
     pending = [
