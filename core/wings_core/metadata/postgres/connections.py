@@ -226,7 +226,7 @@ class Watchdog:
 
     Args:
         look_seconds: How often it looks; a call may last this much longer than its bound.
-        broken: Called after it broke some, on its thread.
+        broken: Called before it breaks some, on its thread, with the lock held.
     """
 
     def __init__(self, look_seconds: float, broken: Callable[[], None]) -> None:
@@ -264,14 +264,15 @@ class Watchdog:
             now = time.monotonic()
             with self.lock:
                 late = [each for each, until in self.until.items() if until < now]
+                if late:
+                    # First: whose call ends would open another connection, and wait for that.
+                    self._broken()
                 for connection in late:
                     # Within the lock, so that the connection is still the one that hangs.
                     del self.until[connection]
                     _sever(connection)
             for _ in late:
                 _logger.warning("a call to metadata took too long: its connection is broken off")
-            if late:
-                self._broken()
 
 
 def _sever(connection: psycopg.Connection) -> None:
