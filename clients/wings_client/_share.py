@@ -512,7 +512,6 @@ def command_of(ticket: AcquireTicket, prefetch: int = 0) -> ShareCommand:
         prefetch: So many deliveries are sent ahead, within the bound of a stream's credit.
     """
     messages = min(CREDIT_MAX, ticket.max_messages)
-    named = {} if ticket.any_partition else {"partition": ticket.partition}
     return ShareCommand(
         kind="share",
         group=ticket.group,
@@ -520,5 +519,5 @@ def command_of(ticket: AcquireTicket, prefetch: int = 0) -> ShareCommand:
         member=ticket.member,
         credit=min(CREDIT_MAX, messages * (1 + prefetch)),
         max_messages=messages,
-        **named,
+        **ticket.model_dump(include={"partition"}, exclude_unset=True),
     )

@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from pydantic import StrictBool, StrictInt, StrictStr, TypeAdapter
+from pydantic import JsonValue, StrictBool, StrictInt, StrictStr, TypeAdapter
 
 from wings_core.consumer_groups.coordinator import RunElsewhere
 from wings_core.consumer_groups.group import Heartbeat
@@ -349,7 +349,7 @@ def seek_group(log: Log, body: SeekGroup) -> Json:
     """Move a share group to a position; its members begin anew. Returns its description."""
     topic = TopicName.parse(body.topic)
     group = log.shares.find(topic, body.group)
-    partition = _partition(group, body)
+    partition = wanted_partition(group.topic, body)
     if isinstance(body.to, int) and body.to >= 0 and partition is None:
         raise InvalidArgument("an offset is of one partition: name it by key 'partition'")
     return _described(log, log.shares.seek(topic, body.group, body.to, partition))
@@ -360,7 +360,7 @@ def purge_group(log: Log, body: PartitionsOfGroup) -> Json:
     """Drop all messages that a share group has not finished; returns how many they were."""
     topic = TopicName.parse(body.topic)
     group = log.shares.find(topic, body.group)
-    partition = _partition(group, body)
+    partition = wanted_partition(group.topic, body)
     purged = sum(
         state.lag
         for state in log.shares.coordinator.positions.describe(group)
@@ -496,11 +496,24 @@ def redrive(log: Log, body: Redrive) -> Json:
     }
 
 
-def _partition(group: ShareGroup, body: PartitionsOfGroup) -> Partition | None:
-    """Return the partition that a body names; None where it is all of several."""
-    if body.all_partitions:
-        return UNPARTITIONED if group.topic.partition_key is None else None
-    return partition_of(body.partition, group.topic.key_type)
+class _MayName(Protocol):
+    """A message of which a key may name a partition."""
+
+    @property
+    def partition(self) -> JsonValue: ...
+    @property
+    def model_fields_set(self) -> set[str]: ...
+
+
+def wanted_partition(topic: Topic, message: _MayName) -> Partition | None:
+    """Return the partition that a message names; None for any of several.
+
+    Raises:
+        PartitionTypeMismatch: And the other errors of a partition value.
+    """
+    if "partition" in message.model_fields_set:
+        return partition_of(message.partition, topic.key_type)
+    return UNPARTITIONED if topic.partition_key is None else None
 
 
 def _described(log: Log, group: ShareGroup) -> dict[str, Any]:

@@ -95,11 +95,6 @@ class PartitionsOfGroup(GroupBody):
     partition: JsonValue = None
     """Partition value; all partitions if absent."""
 
-    @property
-    def all_partitions(self) -> bool:
-        """Whether the partition is absent."""
-        return "partition" not in self.model_fields_set
-
 
 def _from_end(value: object, handler: Callable[[object], object]) -> object:
     is_from_end = type(value) is int and -INT64_MAX <= value < 0
@@ -409,11 +404,7 @@ class ShareCommand(Message):
     max_messages: Annotated[int, Field(ge=1, le=CREDIT_MAX)] = CREDIT_MAX
     """Most messages of one delivery."""
     partition: JsonValue = None
-
-    @property
-    def any_partition(self) -> bool:
-        """Whether messages of any partition are delivered, as none is given."""
-        return "partition" not in self.model_fields_set
+    """Partition value; messages of any partition if absent."""
 
 
 class CreditMessage(Message):

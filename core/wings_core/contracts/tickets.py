@@ -184,18 +184,13 @@ class AcquireTicket(WaitingTicket):
     topic: str
     """Full name or bare id of the topic."""
     partition: JsonValue = None
-    """Partition value; None for a topic without a key."""
+    """Partition value, None for a topic without a key; messages of any partition if absent."""
     group: Identifier
     """The share group."""
     member: MemberName
     """Name of the member that will hold the messages."""
     max_messages: Annotated[int, Field(ge=1, le=MESSAGES_MAX)] = 10_000
     """Most messages to return."""
-
-    @property
-    def any_partition(self) -> bool:
-        """Whether messages of any partition may be acquired, as none is given."""
-        return "partition" not in self.model_fields_set
 
     def _default_deadline(self) -> Deadline:
         return Deadline.after(FETCH_TIMEOUT_SECONDS)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from wings_core.errors import WingsError
 from wings_core.model import LeasedRange, ShareGroup, Topic
 from wings_core.names import TopicName
-from wings_core.partitions import UNPARTITIONED, Partition
+from wings_core.partitions import Partition
 from wings_core.times import monotonic, now_us
 
 AcknowledgeType = Literal["accept", "release", "reject", "renew"]
@@ -104,7 +104,7 @@ class AcquireRequest:
     member: str
     """Its leases are good for it alone."""
     partition: Partition | None
-    """None for any."""
+    """None for any of several: of a topic without a key it is `UNPARTITIONED`."""
     messages_max: int
     """At least 1. Never more in mode `record_limit`; in mode `batch_optimized` the last range goes
     on to the end of its batch."""
@@ -112,13 +112,6 @@ class AcquireRequest:
     """At least 1. Never more in either mode."""
     range_max: int = ROWS_MAX
     """At least 1. In a group that is ordered, no more of one partition, in either mode."""
-
-    @property
-    def only_partition(self) -> Partition | None:
-        """The one partition that it may be served from; None: any."""
-        if self.partition is None and self.group.topic.partition_key is None:
-            return UNPARTITIONED
-        return self.partition
 
 
 Leased = list[LeasedRange] | WingsError

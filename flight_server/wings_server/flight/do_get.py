@@ -41,13 +41,14 @@ from wings_core.log import Log
 from wings_core.metadata.deadlines import calls_until
 from wings_core.model import PartitionState, ShareGroup, Topic
 from wings_core.names import TopicName
-from wings_core.partitions import UNPARTITIONED, Partition, partition_of, partitions_of
+from wings_core.partitions import Partition, partitions_of
 from wings_core.security.principal import Principal
 from wings_core.share.delivery.delivery import delivery_schema
 from wings_core.share.model import AcquireRequest
 from wings_core.times import Deadline
 from wings_server.flight.boundary import ClientGone
 from wings_server.flight.calls import ClientWatch
+from wings_server.group_actions import wanted_partition
 from wings_server.metrics import Metrics
 from wings_server.served_log import ServedLog, with_topic
 
@@ -340,24 +341,11 @@ def open_acquire(log: Log, ticket: AcquireTicket) -> Acquire:
         log=log,
         group=group,
         member=ticket.member,
-        partition=wanted_partition(
-            group.topic, ticket.partition, any_partition=ticket.any_partition
-        ),
+        partition=wanted_partition(group.topic, ticket),
         messages_max=ticket.max_messages,
         deadline=deadline,
         schema=delivery_schema(group.topic),
     )
-
-
-def wanted_partition(topic: Topic, value: object, *, any_partition: bool) -> Partition | None:
-    """Return the partition that an acquire is for; None for any of several.
-
-    Raises:
-        PartitionTypeMismatch: And the other errors of a partition value.
-    """
-    if any_partition:
-        return UNPARTITIONED if topic.partition_key is None else None
-    return partition_of(value, topic.key_type)
 
 
 def stream_acquired(

@@ -30,7 +30,7 @@ from wings_core.partitions import Partition
 from wings_core.security.principal import ANYONE, Principal
 from wings_core.security.quotas import CallUsage
 from wings_core.share.delivery.delivery import DeliveredBatch, delivery_schema
-from wings_server.flight.do_get import wanted_partition
+from wings_server.group_actions import wanted_partition
 from wings_server.metrics import Metrics
 
 UNREAD_BYTES_MAX = 32 * 1024
@@ -99,9 +99,7 @@ def open_stream(log: Log, descriptor: flight.FlightDescriptor, admission: Admiss
     group = log.shares.find(TopicName.parse(command.topic), command.group)
     if log.shares.coordinator.damage is not None:
         raise log.shares.coordinator.damage
-    partition = wanted_partition(
-        group.topic, command.partition, any_partition=command.any_partition
-    )
+    partition = wanted_partition(group.topic, command)
     return Opened(command, group, partition, delivery_schema(group.topic))
 
 

@@ -168,11 +168,6 @@ class ShareAcquireBody(Message):
     max_messages: int = Field(default=10_000, ge=1, le=MESSAGES_MAX)
 
     @property
-    def any_partition(self) -> bool:
-        """Whether messages of any partition may be acquired, as none is given."""
-        return "partition" not in self.model_fields_set
-
-    @property
     def topic_name(self) -> TopicName:
         """Name of the topic, in the body's namespace.
 

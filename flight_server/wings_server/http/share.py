@@ -20,7 +20,7 @@ from wings_core.model import LeasedRange
 from wings_core.share.delivery.delivery import DeliveredBatch
 from wings_core.share.model import AcquireRequest
 from wings_core.times import Deadline
-from wings_server.flight.do_get import wanted_partition
+from wings_server.group_actions import wanted_partition
 from wings_server.http.bodies import ShareAcquireBody
 
 FRAME_BYTES = 100
@@ -53,9 +53,7 @@ class AcquirePoll:
         self.deadline = deadline
         """Deadline of an acquire without messages."""
         self._group = log.shares.find(body.topic_name, body.group)
-        partition = wanted_partition(
-            self._group.topic, body.partition, any_partition=body.any_partition
-        )
+        partition = wanted_partition(self._group.topic, body)
         self._request = AcquireRequest(self._group, body.member, partition, body.max_messages)
         self._delivered: list[LeasedRange] = []
         self.messages = 0

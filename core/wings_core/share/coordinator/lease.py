@@ -365,7 +365,7 @@ class Acquires:
         Raises:
             WingsError: Nothing was leased.
         """
-        only = request.only_partition
+        only = request.partition
         index.look()
         if only is not None:
             index.note(self._registry.partition_state(group.topic.uuid, only))
@@ -419,7 +419,7 @@ class Acquires:
         """
         wanting: dict[Partition | None, dict[int, AcquireRequest]] = {}
         for number, each in enumerate(requests):
-            wanting.setdefault(each.only_partition, {})[number] = each
+            wanting.setdefault(each.partition, {})[number] = each
         begun_at = self._clock.now()
         found = {only: index.peek(only, most, besides) for only in wanting}
         generations = {each: generation for some in found.values() for each, generation in some}
