@@ -387,7 +387,7 @@ def members_of_group(log: Log, body: GroupBody) -> Json:
     oldest = oldest_unfinished(log.registry, group, states)
     now_us = int(time.time() * 1_000_000)
     held = log.shares.coordinator.held(group)
-    counts = log.shares.counts.get((str(group.topic.name), group.name), GroupCounts())
+    counts = log.shares.coordinator.counts.get((str(group.topic.name), group.name), GroupCounts())
     return {**describe_members(group, states, held, oldest, now_us), "counts": asdict(counts)}
 
 

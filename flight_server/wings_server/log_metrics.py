@@ -131,7 +131,7 @@ class LogCollector:
         yield _of_members(self._log.consumer_groups)
         yield from _of_topics(standing.largest)
         yield from _of_groups(standing.groups)
-        yield from _of_deliveries(self._log.shares.counts)
+        yield from _of_deliveries(self._log.shares.coordinator.counts)
         yield GaugeMetricFamily(
             "wings_series_summed",
             "Partitions, and topics, that have no series of their own and are summed as `other`.",

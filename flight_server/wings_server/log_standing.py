@@ -247,7 +247,7 @@ class History:
 
     def _lags(self) -> Iterator[tuple[SeriesName, Iterable[float]]]:
         standing = self._standings.look()
-        counts = self._log.shares.counts
+        counts = self._log.shares.coordinator.counts
         for group, states in standing.groups:
             topic = str(group.topic.name)
             lag, held = (sum(map(attrgetter(name), states)) for name in ("lag", "in_flight"))

@@ -212,7 +212,7 @@ def _unfinished(log: ServedLog, caller: Principal, standing: LogStanding) -> Ite
 
     Delayed messages do not count.
     """
-    left, done = PARTITIONS_MAX, log.shares.counts
+    left, done = PARTITIONS_MAX, log.shares.coordinator.counts
     groups = [each for each in standing.groups if each[0].config.deliver_at_column is None]
     for group, states in sorted(groups, key=lambda each: len(each[1])):
         lagging: list[SharePartitionState] = [state for state in states if state.lag]

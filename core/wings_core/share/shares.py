@@ -4,7 +4,7 @@ create ─▶ its DLQ topic ─▶ at its start in every partition ─▶ known
 acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ acknowledge
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -33,7 +33,6 @@ from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
 from wings_core.share.delivery.delivery import DeliveredBatch, deliver, kept_delivery
 from wings_core.share.delivery.record_fetcher import RecordFetcher, check_column
-from wings_core.share.progress import GroupCounts
 
 
 class GroupMoved(Unavailable):
@@ -61,11 +60,6 @@ class Shares:
     _records: RecordFetcher
     redriver: Redriver
     _limits: Limits
-
-    @property
-    def counts(self) -> Mapping[tuple[str, str], GroupCounts]:
-        """Messages delivered and finished here since the start, by the names of topic and group."""
-        return self.coordinator.counts.snapshot()
 
     def find(self, topic: TopicName, group: str) -> ShareGroup:
         """Return a group of a topic, with its configuration as it is now.

@@ -11,15 +11,14 @@ import logging
 import random
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import (
     GroupNotFound,
-    InvalidArgument,
     OffsetOutOfRange,
     StorageCorrupt,
     Unavailable,
@@ -51,7 +50,7 @@ from wings_core.share.model import (
     OffsetRange,
     ReadTimes,
 )
-from wings_core.share.progress import ShareCounts
+from wings_core.share.progress import GroupCounts
 from wings_core.share.quorum.quorum import HoldQuorum, Runner
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import ReplicaLink
@@ -71,6 +70,9 @@ MAINTENANCE_SECONDS = 1.0
 
 SWEEP_SECONDS = 60.0
 """Interval at which groups without waiting members are looked up, to forget deleted ones."""
+
+COUNTED_MAX = 1_000
+"""Groups that are counted at once; of more, the one that was counted longest begins again."""
 
 SWEEP_MAX = 1_000
 """Groups looked at then: the first that are known, which make way for others when they are gone."""
@@ -126,14 +128,18 @@ class Coordinator:
     Attributes:
         is_local: Whether the only replica is in this process.
         positions: Where groups stand, and where they begin.
-        counts: Messages delivered and finished here since the start, by group.
     """
 
     def __init__(self, replicas: Replicas, source: ShareSource, clock: Clock | None = None) -> None:
         self._clock = clock = clock or MonotonicClock()
         self._replicas, self._source, self._registry = replicas, source, source.registry
         self.is_local = local = replicas.own is not None
-        self.counts = ShareCounts()
+        self._lock = threading.Lock()
+        self._groups: dict[str, ShareGroup] = {}
+        """The groups, as they are now."""
+        self._indexes: dict[str, ReadyPartitions] = {}
+        """The indexes, by group."""
+        self._counts: dict[tuple[str, str], Counter[str]] = {}
         rng, name, changed = random.Random(), uuid.uuid4().hex, self._changed
         self._quorum = quorum = HoldQuorum(max(1, len(replicas.links)), clock, rng, local=local)
         self._runner = runner = Runner(replicas.links, replicas.own)
@@ -150,15 +156,10 @@ class Coordinator:
             table, leases, finalizer, self._registry, runner, clock, local, self._is_altered
         )
         settling = Settling(name, table, finalizer, clock, changed)
-        self._settles = Settles(self._bounds, table, settling, runner, self.counts)
+        self._settles = Settles(self._registry, self._indexes, table, settling, runner)
         self.positions = Positions(
             self._refuse, self._check, self._registry, source.find_offsets, quorum, runner
         )
-        self._lock = threading.Lock()
-        self._groups: dict[str, ShareGroup] = {}
-        """The groups, as they are now."""
-        self._indexes: dict[str, ReadyPartitions] = {}
-        """The indexes, by group."""
         self._sweep = Deadline.after(SWEEP_SECONDS)
         self._refusal: str | None = None
         """Why no group can be served; None: groups are served."""
@@ -169,6 +170,12 @@ class Coordinator:
     def damage(self) -> StorageCorrupt | None:
         """The error of every call until the next start; None: nothing is damaged."""
         return None if self._replicas.own is None else self._replicas.own.damage
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], GroupCounts]:
+        """Messages delivered and finished here since the start, by the names of topic and group."""
+        with self._lock:
+            return {names: GroupCounts(**counts) for names, counts in self._counts.items()}
 
     # Groups.
 
@@ -241,7 +248,6 @@ class Coordinator:
             Unavailable: Nothing could be held because no majority of the replicas answered.
             TopicNotFound: The topic was deleted.
         """
-        _check_member(request)
         with self._blaming(request.group):
             group = self._check(request.group)
             index = self._index(group)
@@ -274,15 +280,27 @@ class Coordinator:
             The error of each acknowledgement, or None, by request, and the outcome of each acquire,
             in the order given.
         """
+        results, leased = list[list[WingsError | None]](), list[Leased]()
         with self._blaming(group):
             group = self._check(group)
-            if not acquires:
-                return self._settles.take(group, requests, ())[0], []
-            index = self._index(group)
-            index.look()
-            picked = self._acquires.pick(index, group, acquires, peeked(acquires))
-            results, outcomes = self._settles.take(group, requests, picked.procedures)
-        leased = self._acquires.hand_out(picked, outcomes)
+            if acquires:
+                index = self._index(group)
+                index.look()
+                picked = self._acquires.pick(index, group, acquires, peeked(acquires))
+                if requests:
+                    results, outcomes = self._settles.take(group, requests, picked.procedures)
+                else:
+                    outcomes = self._runner.run_all(picked.procedures)
+                leased = self._acquires.hand_out(picked, outcomes)
+            else:
+                results, _ = self._settles.take(group, requests, ())
+        accepted = sum(
+            each.messages
+            for (_, entries), errors in zip(requests, results, strict=True)
+            for each, error in zip(entries, errors, strict=True)
+            if error is None and each.type == "accept"
+        )
+        self._count(group, accepted=accepted)
         for each in leased:
             if not isinstance(each, WingsError):
                 self._count_delivered(group, each)
@@ -484,24 +502,6 @@ class Coordinator:
         group = self._groups.get(group_uuid)
         return 0.0 if group is None else self._table.look(group, partition, Bounds(0, end))
 
-    def _bounds(
-        self, group: ShareGroup, partition: Partition, *, recent: bool = False
-    ) -> Bounds | WingsError:
-        """Return the bounds of a partition's log now, or why they are not known.
-
-        Args:
-            group: The group.
-            partition: The partition.
-            recent: Whether those last heard of are enough, where there are such.
-        """
-        index = self._indexes.get(group.uuid) if recent else None
-        state = None if index is None else index.known_state(partition)
-        try:
-            state = state or self._registry.partition_state(group.topic.uuid, partition)
-        except WingsError as error:
-            return error
-        return Bounds(state.log_start_offset, state.next_offset)
-
     def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
         try:
             located = self._registry.locate(group.topic.uuid, partition, offset, 1)
@@ -516,15 +516,24 @@ class Coordinator:
             index.changed(partition)
 
     def _count_delivered(self, group: ShareGroup, leased: Sequence[LeasedRange]) -> None:
-        if leased:
-            again = sum(each.messages for each in leased if each.delivery_count > 1)
-            messages = sum(each.messages for each in leased)
-            self.counts.add(group, delivered=messages, redelivered=again)
+        again = sum(each.messages for each in leased if each.delivery_count > 1)
+        messages = sum(each.messages for each in leased)
+        self._count(group, delivered=messages, redelivered=again)
 
     def _count_archived(self, group_uuid: str, messages: int) -> None:
         group = self._groups.get(group_uuid)
         if group is not None:
-            self.counts.add(group, dead_lettered=messages)
+            self._count(group, dead_lettered=messages)
+
+    def _count(self, group: ShareGroup, **messages: int) -> None:
+        """Add to what `counts` returns."""
+        if not any(messages.values()):
+            return
+        names = (str(group.topic.name), group.name)
+        with self._lock:
+            if names not in self._counts and len(self._counts) >= COUNTED_MAX:
+                del self._counts[next(iter(self._counts))]
+            self._counts.setdefault(names, Counter()).update(messages)
 
     def _forget(self, group: ShareGroup) -> None:
         """Forget a group that was deleted, refuse it from now on, and wake its waiters."""
@@ -581,19 +590,11 @@ class Coordinator:
             return
         for partition in partitions:
             try:
-                bounds = self._bounds(group, partition)
-                if isinstance(bounds, WingsError):
-                    raise bounds
+                log = self._registry.partition_state(group.topic.uuid, partition)
+                bounds = Bounds(log.log_start_offset, log.next_offset)
                 self._runner.run(self._archiving.archive(group, partition, bounds))
                 self._changed(group.uuid, partition)
             except WingsError as error:
                 _logger.info("nothing was archived of %s: %s", group.name, error.message)
             except Exception:
                 _logger.exception("archiving messages of %s failed", group.name)
-
-
-def _check_member(request: AcquireRequest) -> None:
-    if not 1 <= len(request.member) <= MEMBER_CHARACTERS_MAX:
-        raise InvalidArgument(f"a member has 1 to {MEMBER_CHARACTERS_MAX} characters")
-    assert request.messages_max >= 1
-    assert request.rows_max >= 1

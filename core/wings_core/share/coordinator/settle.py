@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wings_core.errors import InvalidRecordState, WingsError
+from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.finalize import (
@@ -23,9 +24,12 @@ from wings_core.share.coordinator.finalize import (
     overlap,
     unknown,
 )
-from wings_core.share.coordinator.partitions import PartitionTable, TrackedPartition
+from wings_core.share.coordinator.partitions import (
+    PartitionTable,
+    ReadyPartitions,
+    TrackedPartition,
+)
 from wings_core.share.model import Acknowledgement, Bounds, Clock
-from wings_core.share.progress import ShareCounts
 from wings_core.share.quorum.quorum import TRIES_MAX, Runner
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.requests import CountedRange, LeaseEntry, Procedure, ReleaseEntry
@@ -292,12 +296,6 @@ class _Part:
         """Whether all entries are acceptances."""
         return all(entry.type == "accept" for entry in self.entries)
 
-    @property
-    def accepted(self) -> int:
-        """Number of messages that were accepted."""
-        done = zip(self.entries, self.errors, strict=True)
-        return sum(each.messages for each, error in done if not error and each.type == "accept")
-
     def fail(self, error: WingsError) -> None:
         """Let all entries fail."""
         self.errors = [error] * len(self.entries)
@@ -308,19 +306,18 @@ class Settles:
     """Carries out acknowledgements of many members and partitions, side by side.
 
     Args:
-        bounds_of: Returns the bounds of a partition's log, or why they are not known; see
-            `Coordinator`.
+        registry: The log's index.
+        indexes: The indexes of groups.
         table: The partitions.
         settling: The procedure.
         runner: Runs it.
-        counts: Counts accepted messages.
     """
 
-    _bounds_of: Callable[..., Bounds | WingsError]
+    _registry: OffsetRegistry
+    _indexes: Mapping[str, ReadyPartitions]
     _table: PartitionTable
     _settling: Settling
     _runner: Runner
-    _counts: ShareCounts
 
     def take(
         self,
@@ -346,8 +343,6 @@ class Settles:
         now = {part.partition: self._bounds_of(group, part.partition) for part in failed}
         if again := [part for part in failed if now[part.partition] != bounds[part.partition]]:
             self._carry_out(group, again, now, ())
-        if accepted := sum(part.accepted for part in parts.values()):
-            self._counts.add(group, accepted=accepted)
         left = {key: iter(part.errors) for key, part in parts.items()}
         results = [
             [next(left[number, entry.partition]) for entry in entries]
@@ -368,6 +363,24 @@ class Settles:
             if part.partition not in bounds:
                 bounds[part.partition] = self._bounds_of(group, part.partition, recent=True)
         return bounds
+
+    def _bounds_of(
+        self, group: ShareGroup, partition: Partition, *, recent: bool = False
+    ) -> Bounds | WingsError:
+        """Return the bounds of a partition's log now, or why they are not known.
+
+        Args:
+            group: The group.
+            partition: The partition.
+            recent: Whether those last heard of are enough, where there are such.
+        """
+        index = self._indexes.get(group.uuid) if recent else None
+        state = None if index is None else index.known_state(partition)
+        try:
+            state = state or self._registry.partition_state(group.topic.uuid, partition)
+        except WingsError as error:
+            return error
+        return Bounds(state.log_start_offset, state.next_offset)
 
     def _carry_out(
         self,
