@@ -14,7 +14,8 @@ from wings_core.data_directory import DataDirectory
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import Metadata
 from wings_core.metadata.open import open_metadata
-from wings_core.share.open import OpenReplicas, all_groups, open_embedded
+from wings_core.share.coordinator.coordinator import Replicas
+from wings_core.share.open import OpenReplicas, all_groups, open_replica
 from wings_core.storage.disk import DiskGuard
 from wings_core.storage.inline_folios import InlineFolios
 from wings_core.storage.open import Storage, open_shared_storage, open_storage
@@ -112,8 +113,8 @@ class OneDirectory:
             storage = self._storage(limits, metadata, lambda: metadata.store_id, grace_seconds=0.0)
             opened.pop_all()
         groups = partial(all_groups, metadata.admin, metadata.groups)
-        own = partial(open_embedded, directory.holds, groups)
-        return Parts(metadata, storage, self.open_replicas or own, disk, "embedded")
+        own = self.open_replicas or (lambda: Replicas(own=open_replica(directory.holds, groups)))
+        return Parts(metadata, storage, own, disk, "embedded")
 
     def _open_as_node(self, limits: Limits, metadata: "RemoteMetadata") -> Parts:
         store_id = metadata.store_id(JOIN_SECONDS_MAX)

@@ -217,7 +217,8 @@ class Log:
         groups = self.shares.of_topic(name)
         topic = self.admin.delete_topic(name)
         self.reclaimer.wake()
-        self.shares.forget_topic(groups)
+        for group in groups:
+            self.shares.coordinator.delete(group)
         return topic
 
     def abort_stages(

@@ -25,17 +25,6 @@ OpenReplicas = Callable[[], Replicas]
 _logger = logging.getLogger(__name__)
 
 
-def open_embedded(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Replicas:
-    """Open the only replica in a file; one that is damaged refuses every call.
-
-    Args:
-        path: The file, created where it is not there.
-        groups: Returns all groups there are.
-    """
-    replica = open_replica(path, groups)
-    return Replicas(own=replica)
-
-
 def open_replica(path: Path, groups: Callable[[], Sequence[ShareGroup]]) -> Replica:
     """Open a replica in a file, created where it is not there and no group is.
 

@@ -196,11 +196,6 @@ class Shares:
             for group in self._groups_left(topic)
         ]
 
-    def forget_topic(self, groups: Sequence[ShareGroup]) -> None:
-        """Forget what is known of the messages of groups whose topic was deleted."""
-        for group in groups:
-            self.coordinator.delete(group)
-
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
     ) -> Generator[DeliveredBatch]:

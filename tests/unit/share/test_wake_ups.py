@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from fix_calls import Calls
@@ -362,7 +362,7 @@ def test_a_request_that_is_refused_as_another_thread_takes_it_ends_with_the_refu
     class Occupied(Replica):
         """Refuses, while another thread that has the lock takes what waits."""
 
-        def _acquire_lock(self) -> None:
+        def _locked(self) -> NoReturn:
             self._waiting.clear()
             raise Unavailable("occupied")
 

@@ -6,13 +6,23 @@ holds      in memory: who holds what, until when
 delays     in memory: what is not held again, until when
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from wings_core.model import Lease
-from wings_core.share.model import ShareKey
-from wings_core.share.replica.requests import PartOutcome, RangeAnswer
+from wings_core.model import HeldRange, Lease
+from wings_core.share.model import OffsetRange, ShareKey
+from wings_core.share.replica.requests import (
+    CountedRange,
+    DelayedRange,
+    PartOutcome,
+    RangeAnswer,
+    ReplicaState,
+)
 from wings_core.share.replica.store import PartitionWrite, StoredPartition
-from wings_core.share.state.ranges import Change, RangeMap, V
+from wings_core.share.state.ranges import Change, RangeMap, V, merged
+
+DELAY_TOLD_MS_MAX = 2_000
+"""Longest delay that the answer to a read tells of."""
 
 
 class Hold(NamedTuple):
@@ -145,6 +155,38 @@ class ReplicaPartition:
                 if not piece.finished:
                     self.delays.put(piece.first, piece.last, until)
         self.keep()
+
+    def state(self) -> ReplicaState:
+        """Return what is kept durably, and how much is held."""
+        return ReplicaState(
+            self.key.partition,
+            self.start_offset,
+            tuple(OffsetRange(first, last) for first, last, _ in self.finished),
+            tuple(CountedRange(*counted) for counted in self.counts),
+            self.held,
+        )
+
+    def held_ranges(self, now: float) -> Iterator[HeldRange]:
+        """Yield the ranges that are held, in order."""
+        for first, last, hold in self.holds:
+            yield HeldRange(
+                first,
+                last,
+                hold.lease,
+                hold.member,
+                hold.deliveries,
+                int((now - hold.since) * 1_000),
+                max(0, int((hold.expires_at - now) * 1_000)),
+            )
+
+    def delayed_ranges(self, now: float) -> Iterator[DelayedRange]:
+        """Yield the ranges that are delayed, in order; those that touch and last as long as one."""
+        left = (
+            (first, last, min(DELAY_TOLD_MS_MAX, int((until - now) * 1_000)))
+            for first, last, until in self.delays
+        )
+        for first, last, left_ms in merged(each for each in left if each[2] > 0):
+            yield DelayedRange(first, last, left_ms)
 
     def take_write(self) -> PartitionWrite | None:
         """Return what is to be made durable, if anything is."""

@@ -20,7 +20,7 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -31,15 +31,13 @@ from wings_core.errors import (
     Unavailable,
     WingsError,
 )
-from wings_core.model import HeldRange, Lease
+from wings_core.model import Lease
 from wings_core.partitions import Partition
-from wings_core.share.model import Clock, MonotonicClock, OffsetRange, ShareKey
+from wings_core.share.model import Clock, MonotonicClock, ShareKey
 from wings_core.share.replica.partition import Hold, RangePiece, ReplicaPartition, part_of
 from wings_core.share.replica.requests import (
     BATCH_MAX,
     Answer,
-    CountedRange,
-    DelayedRange,
     ForgetRequest,
     HoldRequest,
     PartOutcome,
@@ -53,7 +51,6 @@ from wings_core.share.replica.requests import (
     refused,
 )
 from wings_core.share.replica.store import HoldStore, Mark
-from wings_core.share.state.ranges import merged
 from wings_core.times import Deadline
 
 MARK_SHARE = 0.25
@@ -71,9 +68,6 @@ STALE_MAX = 1_024
 
 HOLDS_TOLD_MAX = 10_000
 """Held ranges in the answer to a read at most, and delayed ones."""
-
-DELAY_TOLD_MS_MAX = 2_000
-"""Longest delay that the answer to a read tells of."""
 
 ROOM_RETRY_SECONDS = 0.1
 """Retry time of a hold refused because too much is in flight."""
@@ -176,13 +170,10 @@ class Replica:
         pending = _Pending(requests)
         self._waiting.append(pending)
         try:
-            self._acquire_lock()
-            try:
+            with self._locked():
                 # The thread before took it, or it is there yet.
                 while pending.answers is None:
                     self._perform_waiting()
-            finally:
-                self._lock.release()
         except WingsError as error:
             if pending.answers is None:
                 pending.answers = refused(requests, error)
@@ -202,8 +193,9 @@ class Replica:
             self._closed = True
             self._close_store()
 
-    def _acquire_lock(self) -> None:
-        """Wait for the lock.
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Hold the lock during the block; blocks until it is free.
 
         Raises:
             Unavailable: It is not free soon; waiting threads are missed elsewhere.
@@ -211,6 +203,10 @@ class Replica:
         while not self._lock.acquire(timeout=self._lock_wait_seconds):
             if self._occupied:
                 raise Unavailable("this replica of holds opens, reads or deletes its store")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     # Inside; the lock is held.
 
@@ -306,57 +302,37 @@ class Replica:
         Raises:
             WingsError: None of them was carried out.
         """
-        store, now, expired = self._begin()
-        try:
-            answers = [self._answer(request, now) for request in requests]
-            self._write(store)
-        except BaseException:
-            self._undo(expired)
-            raise
-        finally:
-            self._end()
-        return answers
+        with self._changing() as (_, now):
+            return [self._answer(request, now) for request in requests]
 
     def _forget(self, request: ForgetRequest) -> Sequence[Answer]:
         """Take the lock and forget a group."""
+        group_uuid = request.group_uuid
         try:
-            self._acquire_lock()
-            try:
-                self._forget_group(request.group_uuid)
-            finally:
-                self._lock.release()
+            with self._locked(), self._changing() as (store, _):
+                with self._occupying():
+                    store.forget(group_uuid)
+                for key in self._keys.pop(group_uuid, {}).values():
+                    del self._partitions[key]
+                    self._touched.pop(key, None)  # Those of other groups may just have expired.
+                self._marks.pop(group_uuid, None)
+                self._refused_until.pop(group_uuid, None)
+                self._forgotten[group_uuid] = None
+                while len(self._forgotten) > FORGOTTEN_MAX:
+                    self._forgotten.popitem(last=False)
         except WingsError as error:
             return [error]
         return [()]
 
-    def _forget_group(self, group_uuid: str) -> None:
-        store, _, expired = self._begin()
-        try:
-            with self._occupying():
-                store.forget(group_uuid)
-            for key in self._keys.pop(group_uuid, {}).values():
-                del self._partitions[key]
-                self._touched.pop(key, None)  # Those of other groups may just have expired.
-            self._marks.pop(group_uuid, None)
-            self._refused_until.pop(group_uuid, None)
-            self._forgotten[group_uuid] = None
-            while len(self._forgotten) > FORGOTTEN_MAX:
-                self._forgotten.popitem(last=False)
-            self._write(store)
-        except BaseException:
-            self._undo(expired)
-            raise
-        finally:
-            self._end()
-
-    def _begin(self) -> tuple[HoldStore, float, list[Expiry]]:
-        """Begin changes, which `_write` or `_undo` follows, and `_end`.
+    @contextmanager
+    def _changing(self) -> Generator[tuple[HoldStore, float]]:
+        """Make the changes of the block durable at its end, or undo all of them.
 
         Returns:
-            The store, the time, and the holds that have expired.
+            A context that yields the store and the time; holds have expired by then.
 
         Raises:
-            WingsError: The store cannot be used.
+            WingsError: The store cannot be used, or written: nothing was changed.
         """
         store = self._opened()
         store.check()
@@ -365,17 +341,18 @@ class Replica:
                 self._reload(store)
             store.check()  # It took its time.
         now = self._clock.now()
-        return store, now, self._sweep(now)
-
-    def _undo(self, expired: Sequence[Expiry]) -> None:
-        for partition in self._touched.values():
-            partition.undo()
-        for entry in expired:
-            heapq.heappush(self._expiries, entry)
-
-    def _end(self) -> None:
-        self._touched.clear()
-        self._marks_to_write.clear()
+        expired = self._sweep(now)
+        try:
+            yield store, now
+            self._write(store)
+        except BaseException:
+            for partition in self._touched.values():
+                partition.undo()
+            for entry in expired:
+                heapq.heappush(self._expiries, entry)
+            self._touched.clear()
+            self._marks_to_write.clear()
+            raise
 
     @contextmanager
     def _occupying(self) -> Generator[None]:
@@ -399,6 +376,8 @@ class Replica:
                 self._marks[group_uuid] = mark
         for partition in self._touched.values():
             partition.keep()
+        self._touched.clear()
+        self._marks_to_write.clear()
 
     def _reload(self, store: HoldStore) -> None:
         """Read again what is stored, as a write failed that may have been done; holds stay."""
@@ -456,7 +435,6 @@ class Replica:
             mark = Mark(self._clock.boot_id, now + left, left) if left > 0 else None
             self._marks_to_write[group_uuid] = mark
         self._write(store)
-        self._end()
 
     # Requests.
 
@@ -503,10 +481,8 @@ class Replica:
                     if piece.hold is not None:
                         hold = hold._replace(since=piece.hold.since)
                     parts += self._grant(partition, piece, hold, room)
-        for part in parts:
-            if part.outcome is PartOutcome.OK:
-                self._mark(key.group_uuid, now, ttl_ms / 1_000)
-                break
+        if any(part.outcome is PartOutcome.OK for part in parts):
+            self._mark(key.group_uuid, now, ttl_ms / 1_000)
         return parts
 
     def _renew(self, request: RenewRequest, now: float) -> list[RangeAnswer]:
@@ -572,10 +548,10 @@ class Replica:
             if request.with_holds and not partitions and not found.held:
                 continue
             if not request.with_holds:
-                states.append(_state(found))
+                states.append(found.state())
                 continue
-            holds = tuple(_held(found, now, holds_room))
-            delays = tuple(itertools.islice(_delayed(found, now), delays_room))
+            holds = tuple(itertools.islice(found.held_ranges(now), holds_room))
+            delays = tuple(itertools.islice(found.delayed_ranges(now), delays_room))
             holds_room -= len(holds)
             delays_room -= len(delays)
             states.append(ReplicaState(name, found.start_offset, (), (), found.held, holds, delays))
@@ -665,37 +641,3 @@ class Replica:
                     self._touched[key] = partition
                     partition.free(begin, end, hold.deliveries)
         return swept
-
-
-def _state(partition: ReplicaPartition) -> ReplicaState:
-    return ReplicaState(
-        partition.key.partition,
-        partition.start_offset,
-        tuple(OffsetRange(first, last) for first, last, _ in partition.finished),
-        tuple(CountedRange(*counted) for counted in partition.counts),
-        partition.held,
-    )
-
-
-def _held(partition: ReplicaPartition, now: float, most: int) -> Iterator[HeldRange]:
-    """Yield up to so many of the ranges that are held, in order."""
-    for first, last, hold in itertools.islice(partition.holds, most):
-        yield HeldRange(
-            first,
-            last,
-            hold.lease,
-            hold.member,
-            hold.deliveries,
-            int((now - hold.since) * 1_000),
-            max(0, int((hold.expires_at - now) * 1_000)),
-        )
-
-
-def _delayed(partition: ReplicaPartition, now: float) -> Iterator[DelayedRange]:
-    """Yield the ranges that are delayed, in order; those that touch and last as long as one."""
-    left = (
-        (first, last, min(DELAY_TOLD_MS_MAX, int((until - now) * 1_000)))
-        for first, last, until in partition.delays
-    )
-    for first, last, left_ms in merged(each for each in left if each[2] > 0):
-        yield DelayedRange(first, last, left_ms)
