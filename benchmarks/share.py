@@ -180,12 +180,13 @@ def _bench(replicas: int) -> Generator[_Bench]:
             ]
             targets = [process.address for process in processes]
             links = [RemoteLink(target) for target in targets]
-            coordinator = Coordinator(Replicas(links), ShareSource(metadata.registry))
+            opened = Replicas(links)
         else:
             store = SqliteHoldStore(directory / "holds.sqlite")
             replica = stack.enter_context(closing(Replica(lambda: store)))
-            own = Replicas(own=replica)
-            coordinator = Coordinator(own, ShareSource(metadata.registry))
+            opened = Replicas(own=replica)
+        source = ShareSource(metadata.registry, lambda _, positions: dict(positions))
+        coordinator = Coordinator(opened, source)
         yield stack.enter_context(closing(_Bench(metadata, coordinator, directory)))
 
 

@@ -177,8 +177,8 @@ class Log:
         letters = DeadLetterWriter(self.admin, self.group_commit, self.limits, records)
         source = ShareSource(
             self.registry,
-            letters,
             self.fetcher.offsets_for_timestamps,
+            letters,
             partial(current_group, groups),
             LogTimes(self.fetcher, self.registry),
             partial(blame_topic, self.admin, groups),

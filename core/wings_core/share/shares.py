@@ -31,8 +31,14 @@ from wings_core.share.coordinator.coordinator import Coordinator
 from wings_core.share.coordinator.positions import Position
 from wings_core.share.dead_letters.redrive import Redriver
 from wings_core.share.dead_letters.writer import open_dead_letter_topic
-from wings_core.share.delivery.delivery import DeliveredBatch, deliver, kept_delivery
+from wings_core.share.delivery.delivery import (
+    DeliveredBatch,
+    Undelivered,
+    deliveries,
+    kept_delivery,
+)
 from wings_core.share.delivery.record_fetcher import RecordFetcher, check_column
+from wings_core.share.model import Acknowledgement
 
 
 class GroupMoved(Unavailable):
@@ -199,19 +205,46 @@ class Shares:
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
     ) -> Generator[DeliveredBatch]:
-        """Yield the rows of leased ranges, in their order; see `delivery.deliver`.
+        """Yield the rows of leased ranges, in their order; blocks for the reads.
+
+        What is damaged is released, which counts as a delivery, so that it ends as a dead letter;
+        its neighbours are delivered. What cannot be read for now, what retention has removed, and
+        what was not yielded when the iterator is closed, or `cancel` is set, is released without
+        counting one. So is what does not go into the first batch of a range in order: it comes with
+        a later lease.
 
         Raises:
             SchemaMismatch: None of it fits the schema of the group's topic, which has grown since
                 the group was found; `find` returns it with the last.
+            WingsError: None of it could be read, or what `cancel` was set with.
         """
+        delivered = False
+        failure: WingsError | None = None
+        left = list(leased)
         try:
-            yield from deliver(
-                self.coordinator, self._records, self._limits, group, member, leased, cancel
-            )
-        except SchemaMismatch:
-            self._admin.get_topic(group.topic.name, fresh=True)  # It is remembered from then on.
-            raise
+            while left:
+                for part in deliveries(self._records, group.topic, left[0], self._limits):
+                    cancel.check()
+                    left[0] = replace(left[0], start_offset=part.range.end_offset + 1)
+                    if isinstance(part, Undelivered):
+                        failure = part.error or failure
+                        self._release(group, member, part)
+                    else:
+                        # A delivery is counted even where the rows are lost on their way.
+                        delivered = True
+                        yield part
+                    if part.range.in_order and left[0].messages:
+                        self.coordinator.release_undelivered(group, left[:1])
+                        break
+                del left[0]
+        finally:
+            unsent = [each for each in left if each.messages > 0]
+            if unsent:
+                self.coordinator.release_undelivered(group, unsent)
+        if failure is not None and not delivered:
+            if isinstance(failure, SchemaMismatch):
+                self._admin.get_topic(group.topic.name, fresh=True)  # Remembered from then on.
+            raise failure
 
     def kept(self, group: ShareGroup, leased: LeasedRange) -> DeliveredBatch | None:
         """Return the rows of a leased range where that takes no read; see `kept_delivery`.
@@ -228,6 +261,16 @@ class Shares:
             self.coordinator.close()
         finally:
             self._records.close()
+
+    def _release(self, group: ShareGroup, member: str, part: Undelivered) -> None:
+        gone = part.range
+        if not part.damaged:
+            self.coordinator.release_undelivered(group, [gone])
+            return
+        released = Acknowledgement(
+            gone.partition, gone.start_offset, gone.end_offset, gone.lease, "release"
+        )
+        self.coordinator.acknowledge(group, member, [released])
 
     def _check_config(self, topic: Topic, config: ShareConfig) -> None:
         if config.deliver_at_column is not None:

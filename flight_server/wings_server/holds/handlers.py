@@ -25,10 +25,10 @@ from wings_core.share.remote.codec import (
     encode_answer,
     encode_answers,
 )
+from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
     BATCH_MAX,
     ForgetRequest,
-    HoldReplica,
     HoldRequest,
     ReadRequest,
     ReleaseRequest,
@@ -48,7 +48,7 @@ CarryOut = Callable[[Sequence[bytes]], Sequence[bytes | WingsError]]
 
 
 class _HoldHandlers:
-    def __init__(self, replica: HoldReplica) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self.session = Sessions(self._carry_out)
 
@@ -81,7 +81,7 @@ class _HoldHandlers:
     renew = release = tombstone = read = forget = hold
 
 
-def hold_service(replica: HoldReplica) -> tuple[ServiceDescriptor, object]:
+def hold_service(replica: Replica) -> tuple[ServiceDescriptor, object]:
     """Return the descriptor of a replica's service, and its handler."""
     return holds_pb2.DESCRIPTOR.services_by_name["HoldService"], _HoldHandlers(replica)
 

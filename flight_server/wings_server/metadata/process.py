@@ -27,7 +27,6 @@ from wings_core.share.open import (
 )
 from wings_core.share.replica.copies import HoldsCopies, Rebuilt, rebuild_holds
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import HoldReplica
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
 from wings_core.share.replica.store import HoldStore
 from wings_core.storage.disk import DiskGuard
@@ -131,7 +130,7 @@ def _warn_of_tokens(metadata: Metadata) -> None:
 
 def _open(
     settings: MetadataSettings, started: ExitStack, nodes_here: bool
-) -> tuple[Metadata, str, HoldReplica, DiskGuard | None]:
+) -> tuple[Metadata, str, Replica, DiskGuard | None]:
     """Open what is served, closed with `started`: metadata, its id, and a replica of holds.
 
     And what watches the disk, where they are on one.

@@ -35,7 +35,7 @@ from wings_core.metadata.remote.channel import (
 )
 from wings_core.protocol.v1 import offset_registry_pb2
 from wings_core.security.tokens import digest_of
-from wings_core.share.replica.requests import HoldReplica
+from wings_core.share.replica.replica import Replica
 from wings_server.holds.handlers import Sessions, hold_service
 from wings_server.http.listener import bind
 from wings_server.metadata.handlers import services
@@ -262,7 +262,7 @@ class MetadataService(GrpcService):
         store_id: str,
         address: Address,
         waiting_max: int = CALLS_WAITING_MAX,
-        holds: HoldReplica | None = None,
+        holds: Replica | None = None,
         security: PeerSecurity | None = None,
         refusal: Callable[[], str | None] = lambda: None,
     ) -> None:

@@ -18,7 +18,7 @@ from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.open import open_replica
 from wings_core.share.replica.copies import rebuild_holds
 from wings_core.share.replica.replica import Replica
-from wings_core.share.replica.requests import HoldReplica, LeaseEntry, ReplicaState
+from wings_core.share.replica.requests import LeaseEntry, ReplicaState
 from wings_core.share.replica.sqlite_store import MIGRATIONS, SqliteHoldStore, problems_of
 from wings_core.share.replica.store import Mark, PartitionWrite
 
@@ -189,7 +189,7 @@ def test_no_state_of_groups_that_are_there_is_damage(tmp_path: Path, file: str) 
         assert replica_calls.read(replica, GROUP, ()) == []
 
 
-def finish_all(replica: HoldReplica) -> None:
+def finish_all(replica: Replica) -> None:
     for number, partition in enumerate(PARTITIONS):
         for first in range(1_000 * number, 1_000 * number + 3):
             replica_calls.hold(

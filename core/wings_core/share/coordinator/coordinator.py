@@ -96,10 +96,9 @@ class ShareSource:
     """Parts of the log that a coordinator uses."""
 
     registry: OffsetRegistry
+    find_offsets: FindOffsets
     dead_letters: DeadLetterSink | None = None
     """None: no dead letters are written, also where a group has a DLQ topic."""
-    find_offsets: FindOffsets | None = None
-    """None: the registry's, which find the page, and not the row of a merged one."""
     find_group: FindGroup | None = None
     """Looks at groups for changes by other nodes; None: there are no others."""
     times: ReadTimes | None = None

@@ -5,7 +5,7 @@ from typing import Literal
 
 from wings_core.contracts.reads import TimestampOffset
 from wings_core.errors import InvalidArgument, OffsetOutOfRange, WingsError
-from wings_core.metadata.interfaces import POSITIONS_MAX, OffsetRegistry
+from wings_core.metadata.interfaces import OffsetRegistry
 from wings_core.model import PartitionState, ShareGroup, SharePartitionState, Topic
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.partitions import READ_PARTITIONS_MAX
@@ -33,7 +33,7 @@ class Positions:
         refuse: Raises `Unavailable` where no group can be served.
         check: Refuses a group that cannot be served; returns it as it is now.
         registry: The log's index.
-        find_offsets: None: the registry's, which find the page, and not the row of a merged one.
+        find_offsets: Finds the first messages at or after times.
         quorum: The majority of the replicas.
         runner: Asks it.
     """
@@ -43,14 +43,14 @@ class Positions:
         refuse: Callable[[], None],
         check: Callable[[ShareGroup], ShareGroup],
         registry: OffsetRegistry,
-        find_offsets: FindOffsets | None,
+        find_offsets: FindOffsets,
         quorum: HoldQuorum,
         runner: Runner,
     ) -> None:
         self._refuse = refuse
         self._check = check
         self._registry = registry
-        self._find_offsets = find_offsets or self._in_registry
+        self._find_offsets = find_offsets
         self._quorum = quorum
         self._runner = runner
 
@@ -151,16 +151,6 @@ class Positions:
             partition: [OffsetRange(0, start - 1)] if start else []
             for partition, start in starts.items()
         }
-
-    def _in_registry(
-        self, topic: Topic, positions: Sequence[tuple[Partition, int]]
-    ) -> dict[Partition, int]:
-        found: dict[Partition, int] = {}
-        for first in range(0, len(positions), POSITIONS_MAX):
-            some = positions[first : first + POSITIONS_MAX]
-            offsets = self._registry.offsets_for_timestamps(topic.uuid, some)
-            found |= zip((partition for partition, _ in some), offsets, strict=True)
-        return found
 
     def _read(
         self, group: ShareGroup, partitions: Sequence[Partition]

@@ -1,20 +1,17 @@
 """Delivery: the rows of leased ranges, shaped as members get them."""
 
 from array import array
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
 
 from wings_core.errors import WingsError
-from wings_core.fetch.fetcher import Cancel
 from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_FIELD
 from wings_core.limits import Limits
-from wings_core.model import LeasedRange, ShareGroup, Topic
-from wings_core.share.coordinator.coordinator import Coordinator
+from wings_core.model import LeasedRange, Topic
 from wings_core.share.delivery.record_fetcher import RecordFetcher
-from wings_core.share.model import Acknowledgement
 
 DELIVERY_COUNT_FIELD = pa.field("__delivery_count", pa.int32(), nullable=False)
 LEASE_FIELD = pa.field("__lease", pa.string(), nullable=False)
@@ -64,66 +61,6 @@ class Undelivered:
     """Whether trying again is in vain."""
 
 
-def deliver(
-    coordinator: Coordinator,
-    records: RecordFetcher,
-    limits: Limits,
-    group: ShareGroup,
-    member: str,
-    leased: Sequence[LeasedRange],
-    cancel: Cancel,
-) -> Generator[DeliveredBatch]:
-    """Yield the rows of leased ranges, in their order; blocks for the reads.
-
-    What is damaged is released, which counts as a delivery, so that it ends as a dead letter; its
-    neighbours are delivered. What cannot be read for now, what retention has removed, and what was
-    not yielded when the iterator is closed, or `cancel` is set, is released without counting one.
-    So is what does not go into the first batch of a range in order: it comes with a later lease.
-
-    Raises:
-        WingsError: None of it could be read, or what `cancel` was set with.
-    """
-    delivered = False
-    failure: WingsError | None = None
-    left = list(leased)
-    try:
-        while left:
-            for part in deliveries(records, group.topic, left[0], limits):
-                cancel.check()
-                left[0] = replace(left[0], start_offset=part.range.end_offset + 1)
-                if isinstance(part, Undelivered):
-                    failure = part.error or failure
-                    _release(coordinator, group, member, part)
-                else:
-                    # A delivery is counted even where the rows are lost on their way.
-                    delivered = True
-                    yield part
-                if part.range.in_order and left[0].messages:
-                    coordinator.release_undelivered(group, left[:1])
-                    break
-            del left[0]
-    finally:
-        unsent = [each for each in left if each.messages > 0]
-        if unsent:
-            coordinator.release_undelivered(group, unsent)
-    if failure is not None and not delivered:
-        raise failure
-
-
-def kept_delivery(
-    records: RecordFetcher, limits: Limits, topic: Topic, leased: LeasedRange, *, near: bool
-) -> DeliveredBatch | None:
-    """Return a leased range as one batch, if its rows are at hand, whole, and fit the wire.
-
-    With `near`, metadata is looked at for them.
-    """
-    first, last = leased.start_offset, leased.end_offset
-    rows = records.kept(topic, leased.partition, first, last, near=near)
-    if rows is None or rows.num_rows > limits.wire_rows_max:
-        return None  # Not by bytes: less is kept than fits.
-    return DeliveredBatch(leased, _shaped([rows], leased, delivery_schema(topic)))
-
-
 def deliveries(
     records: RecordFetcher, topic: Topic, leased: LeasedRange, limits: Limits
 ) -> Iterator[DeliveredBatch | Undelivered]:
@@ -156,6 +93,20 @@ def deliveries(
     yield Undelivered(replace(leased, start_offset=last + 1), found.error, damaged=False)
 
 
+def kept_delivery(
+    records: RecordFetcher, limits: Limits, topic: Topic, leased: LeasedRange, *, near: bool
+) -> DeliveredBatch | None:
+    """Return a leased range as one batch, if its rows are at hand, whole, and fit the wire.
+
+    With `near`, metadata is looked at for them.
+    """
+    first, last = leased.start_offset, leased.end_offset
+    rows = records.kept(topic, leased.partition, first, last, near=near)
+    if rows is None or rows.num_rows > limits.wire_rows_max:
+        return None  # Not by bytes: less is kept than fits.
+    return DeliveredBatch(leased, _shaped([rows], leased, delivery_schema(topic)))
+
+
 def _readable(
     topic: Topic,
     leased: LeasedRange,
@@ -184,17 +135,6 @@ def _taken_before(batches: list[pa.RecordBatch], offset: int) -> Iterator[pa.Rec
     """Take the batches out of the list that lie before an offset."""
     while batches and _first_offset(batches[0]) < offset:
         yield batches.pop(0)
-
-
-def _release(coordinator: Coordinator, group: ShareGroup, member: str, part: Undelivered) -> None:
-    gone = part.range
-    if not part.damaged:
-        coordinator.release_undelivered(group, [gone])
-        return
-    released = Acknowledgement(
-        gone.partition, gone.start_offset, gone.end_offset, gone.lease, "release"
-    )
-    coordinator.acknowledge(group, member, [released])
 
 
 def _within_bounds(

@@ -40,6 +40,7 @@ from wings_core.share.quorum.votes import (
     unavailable,
     verdict_of,
 )
+from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
     Answer,
     Answers,
@@ -48,7 +49,6 @@ from wings_core.share.replica.requests import (
     DelayedRange,
     FinishDeadLetters,
     ForgetRequest,
-    HoldReplica,
     HoldRequest,
     LeaseEntry,
     PartOutcome,
@@ -487,7 +487,7 @@ class Runner:
         own: The only replica, where it is in this process: there are no links then.
     """
 
-    def __init__(self, links: Sequence[ReplicaLink], own: HoldReplica | None = None) -> None:
+    def __init__(self, links: Sequence[ReplicaLink], own: Replica | None = None) -> None:
         self._links = links
         self._own = own
 

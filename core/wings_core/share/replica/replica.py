@@ -87,7 +87,9 @@ class _Pending:
 
 
 class Replica:
-    """A `HoldReplica`; all methods from any thread, and each blocks for a sync of the disk at most.
+    """One of the replicas that holds are acquired on; all methods from any thread.
+
+    Each blocks for a sync of the disk at most.
 
     Exceptions are the request that opens the store, a `ForgetRequest`, and the first call after a
     write with an unknown outcome, which reads the store again: they take as long as there are
@@ -161,9 +163,16 @@ class Replica:
             self._opened()
 
     def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
-        """Carry out requests in one write with those of other threads; blocks until it is over.
+        """Carry out requests of several partitions in order, durable together on return.
 
-        See `HoldReplica.perform`.
+        Blocks for a write, with the requests of other threads in it; no request waits for another
+        lease's hold.
+
+        Args:
+            requests: At least one. A `ForgetRequest` goes alone.
+
+        Returns:
+            The answer to each; an error is one. After `Unavailable` the outcome is unknown.
         """
         if isinstance(requests[0], ForgetRequest):
             return self._forget(requests[0])

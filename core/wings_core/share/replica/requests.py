@@ -192,30 +192,13 @@ Answers = Mapping[int, Answer]
 """Answers to one request, by the number of the replica; silent replicas are missing."""
 
 
-class HoldReplica(Protocol):
-    """One of the replicas that holds are acquired on."""
-
-    def perform(self, requests: Sequence[Request]) -> Sequence[Answer]:
-        """Carry out requests of several partitions in order, durable together on return.
-
-        No request waits for another lease's hold.
-
-        Args:
-            requests: At least one. A `ForgetRequest` goes alone.
-
-        Returns:
-            The answer to each; an error is one. After `Unavailable` the outcome is unknown.
-        """
-        ...
-
-
 class ReplicaLink(Protocol):
     """The way to one replica."""
 
     def begin_all(
         self, requests: Sequence[Request], seconds: float, done: Callable[[int, Answer], None]
     ) -> None:
-        """Make requests together; see `HoldReplica.perform`.
+        """Make requests together; see `Replica.perform`.
 
         Args:
             requests: At least one.
