@@ -417,20 +417,9 @@ def list_groups(log: Log, body: ListGroups) -> Json:
 def acknowledge(log: Log, body: Acknowledge) -> Json:
     """Accept, release, reject or renew messages of a member, all or none of each partition."""
     group = log.shares.find(TopicName.parse(body.topic), body.group)
-    (errors,) = acknowledge_entries(log.shares.coordinator, group, [(body.member, body.acks)])
-    return describe_results(body.acks, errors)
-
-
-def acknowledge_entries(
-    coordinator: Coordinator,
-    group: ShareGroup,
-    requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
-) -> list[list[WingsError | None]]:
-    """Acknowledge messages of members; returns the error of each entry of each request, or None.
-
-    An entry with an impossible partition value is answered with its error, the others are done.
-    """
-    return [settled.errors for settled in settle_entries(coordinator, group, requests, ())[0]]
+    asked = [(body.member, body.acks)]
+    (settled,), _ = settle_entries(log.shares.coordinator, group, asked, ())
+    return describe_results(body.acks, settled.errors)
 
 
 class Settled(NamedTuple):
@@ -448,7 +437,10 @@ def settle_entries(
     requests: Sequence[tuple[str, Sequence[AcknowledgementEntry]]],
     acquires: Sequence[AcquireRequest],
 ) -> tuple[list[Settled], list[Leased]]:
-    """Acknowledge messages as by `acknowledge_entries`, and acquire others meanwhile."""
+    """Acknowledge messages of members, and acquire others meanwhile; see `Coordinator.settle`.
+
+    An entry with an impossible partition value is answered with its error, the others are done.
+    """
     key_type = group.topic.key_type
     asked: list[tuple[str, list[Acknowledgement]]] = []
     all_errors: list[list[WingsError | None]] = []

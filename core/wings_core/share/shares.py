@@ -5,6 +5,7 @@ acquire ─▶ leased ranges ─▶ their rows ─▶ (the member works) ─▶ 
 """
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -196,11 +197,11 @@ class Shares:
         Raises:
             NamespaceNotFound: No such namespace.
         """
-        return [
-            group
-            for topic in self._admin.list_topics(namespace)
-            for group in self._groups_left(topic)
-        ]
+        found: list[ShareGroup] = []
+        for topic in self._admin.list_topics(namespace):
+            with suppress(NotFound):  # It was deleted meanwhile.
+                found += self._groups.of_topic(topic)
+        return found
 
     def deliver(
         self, group: ShareGroup, member: str, leased: Sequence[LeasedRange], cancel: Cancel
@@ -277,12 +278,6 @@ class Shares:
             check_column(topic, config.deliver_at_column)
         if config.dlq is not None:
             open_dead_letter_topic(self._admin, config.dlq, topic.name)
-
-    def _groups_left(self, topic: Topic) -> list[ShareGroup]:
-        try:
-            return self._groups.of_topic(topic)
-        except NotFound:
-            return []  # It was deleted meanwhile.
 
 
 def blame_topic(admin: Admin, groups: Groups, group: ShareGroup) -> None:

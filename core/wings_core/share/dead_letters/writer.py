@@ -325,15 +325,7 @@ def _joined(letters: Iterable[ArchivedRange]) -> Iterator[ArchivedRange]:
 def _pieces(letter: ArchivedRange) -> Iterator[ArchivedRange]:
     """Cut a letter's range into pieces of a bounded number of messages."""
     for first in range(letter.first, letter.last + 1, PIECE_MESSAGES):
-        yield ArchivedRange(
-            letter.topic,
-            letter.partition,
-            first,
-            min(letter.last, first + PIECE_MESSAGES - 1),
-            letter.delivery_count,
-            letter.cause,
-            letter.reason,
-        )
+        yield replace(letter, first=first, last=min(letter.last, first + PIECE_MESSAGES - 1))
 
 
 def _rows_by_offset(piece: _Piece, topic: Topic) -> dict[int, _Row]:
