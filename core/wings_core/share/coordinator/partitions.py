@@ -31,6 +31,7 @@ from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import learn
 from wings_core.share.replica.requests import Procedure
 from wings_core.share.state.partition import MessageState, MessageStates
+from wings_core.storage.lru import Lru
 
 READ_PARTITIONS_MAX = 256
 """Partitions whose state is read at a time."""
@@ -485,7 +486,7 @@ class PartitionTable:
         self._table: dict[str, dict[Partition, TrackedPartition]] = {}
         self._under_way: dict[str, dict[Partition, None]] = {}
         """The partitions of each group that keep ranges, among some that no longer do."""
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: Lru[str, None] = Lru(DELETED_MAX)
 
     def load(self, group: ShareGroup, partitions: Sequence[Partition]) -> Procedure[None]:
         """Read the state of partitions that are not known yet.
@@ -536,9 +537,7 @@ class PartitionTable:
         with self.lock:
             self._table.pop(group.uuid, None)
             self._under_way.pop(group.uuid, None)
-            self._deleted[group.uuid] = None
-            while len(self._deleted) > DELETED_MAX:
-                self._deleted.popitem(last=False)
+            self._deleted.put(group.uuid, None)
 
     def look(self, group: ShareGroup, partition: Partition, bounds: Bounds) -> float | None:
         """Return in how many seconds a loaded partition may have available messages.

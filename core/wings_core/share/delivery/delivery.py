@@ -12,6 +12,7 @@ from wings_core.fetch.selection import OFFSET_FIELD, PARTITION_FIELD, TIMESTAMP_
 from wings_core.limits import Limits
 from wings_core.model import LeasedRange, Topic
 from wings_core.share.delivery.record_fetcher import RecordFetcher
+from wings_core.storage.lru import BySchema
 
 DELIVERY_COUNT_FIELD = pa.field("__delivery_count", pa.int32(), nullable=False)
 LEASE_FIELD = pa.field("__lease", pa.string(), nullable=False)
@@ -19,26 +20,14 @@ LEASE_FIELD = pa.field("__lease", pa.string(), nullable=False)
 SCHEMAS_MAX = 1_000
 """Schemas of deliveries that are kept."""
 
-_schemas: dict[int, tuple[pa.Schema, pa.Schema]] = {}
-"""A topic's schema and the schema of its deliveries, by the identity of the first."""
+_SYSTEM = (OFFSET_FIELD, TIMESTAMP_FIELD, PARTITION_FIELD, DELIVERY_COUNT_FIELD, LEASE_FIELD)
+
+_schemas = BySchema(lambda topic: pa.schema([*topic.schema, *_SYSTEM]), SCHEMAS_MAX)
 
 
 def delivery_schema(topic: Topic) -> pa.Schema:
     """Return the schema of what members get: the topic's columns and all system columns."""
-    made = _schemas.get(id(topic.schema))
-    if made is None or made[0] is not topic.schema:
-        fields = (
-            OFFSET_FIELD,
-            TIMESTAMP_FIELD,
-            PARTITION_FIELD,
-            DELIVERY_COUNT_FIELD,
-            LEASE_FIELD,
-        )
-        made = (topic.schema, pa.schema([*topic.schema, *fields]))
-        if len(_schemas) >= SCHEMAS_MAX:
-            _schemas.clear()
-        _schemas[id(topic.schema)] = made
-    return made[1]
+    return _schemas.get(topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ change, so what was read beside others is delivered without a look at the log or
 """
 
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -39,7 +37,7 @@ from wings_core.model import PageFormat, Topic
 from wings_core.partitions import Partition
 from wings_core.storage.codecs import Wanted, read_pages
 from wings_core.storage.interfaces import FolioStore
-from wings_core.storage.lru import BySchema
+from wings_core.storage.lru import BySchema, Lru
 
 THREADS = 4
 """Fetches that run at once; further ones wait for their turn."""
@@ -413,28 +411,22 @@ class ChunksReadAhead:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._chunks: OrderedDict[tuple[str, Partition], tuple[int, pa.RecordBatch]] = OrderedDict()
-        self._bytes = 0
+        self._chunks: Lru[tuple[str, Partition], tuple[int, pa.RecordBatch]]
+        self._chunks = Lru(CACHED_BYTES_MAX)
+        """First offset and rows of each."""
 
     def rows(
         self, topic: str, partition: Partition, first: int, last: int
     ) -> pa.RecordBatch | None:
         """Return the rows `[first, last]`, if all of them are kept."""
-        with self._lock:
-            found = self._chunks.get((topic, partition))
-            if found is None:
-                return None
-            start, chunk = found
-            if first < start or last >= start + chunk.num_rows:
-                return None
-            self._chunks.move_to_end((topic, partition))
-        return chunk.slice(first - start, last - first + 1)
+        found = self._chunks.get((topic, partition))
+        if found is None or first < found[0] or last >= found[0] + found[1].num_rows:
+            return None
+        return found[1].slice(first - found[0], last - first + 1)
 
     def stop_offset(self, topic: str, partition: Partition, first: int, stop: int) -> int:
         """Return up to where to read for `[first, stop)`: further, where it goes on from before."""
-        with self._lock:
-            found = self._chunks.get((topic, partition))
+        found = self._chunks.get((topic, partition))
         if found is None or not found[0] < first <= found[0] + found[1].num_rows:
             return stop
         return max(stop, first + AHEAD_ROWS)
@@ -447,15 +439,7 @@ class ChunksReadAhead:
         start: int = offsets[0].as_py()
         if offsets[-1].as_py() != start + chunk.num_rows - 1:
             return  # Some are missing.
-        with self._lock:
-            before = self._chunks.pop((topic, partition), None)
-            if before is not None:
-                self._bytes -= before[1].nbytes
-            self._chunks[topic, partition] = (start, chunk)
-            self._bytes += size
-            while self._bytes > CACHED_BYTES_MAX:
-                _, (_, oldest) = self._chunks.popitem(last=False)
-                self._bytes -= oldest.nbytes
+        self._chunks.put((topic, partition), (start, chunk), size)
 
 
 def _key(topic: Topic) -> str:

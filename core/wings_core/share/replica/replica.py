@@ -19,7 +19,7 @@ import heapq
 import itertools
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -51,6 +51,7 @@ from wings_core.share.replica.requests import (
     refused,
 )
 from wings_core.share.replica.store import HoldStore, Mark
+from wings_core.storage.lru import Lru
 from wings_core.times import Deadline
 
 MARK_SHARE = 0.25
@@ -126,7 +127,7 @@ class Replica:
         self._refusal: WingsError = Unavailable("this replica of holds is closed")
         """The error of requests while the store is not open."""
         self._next_try = Deadline.after(0)
-        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._forgotten: Lru[str, None] = Lru(FORGOTTEN_MAX)
         self._partitions: dict[ShareKey, ReplicaPartition] = {}
         self._keys: dict[str, dict[Partition, ShareKey]] = {}
         """Keys by group and partition."""
@@ -326,9 +327,7 @@ class Replica:
                     self._touched.pop(key, None)  # Those of other groups may just have expired.
                 self._marks.pop(group_uuid, None)
                 self._refused_until.pop(group_uuid, None)
-                self._forgotten[group_uuid] = None
-                while len(self._forgotten) > FORGOTTEN_MAX:
-                    self._forgotten.popitem(last=False)
+                self._forgotten.put(group_uuid, None)
         except WingsError as error:
             return [error]
         return [()]
