@@ -1,5 +1,5 @@
 /* Loaded before the C library: records what is done to files below the directory $RECORDED, into the
- * file $RECORD, in the order in which it was done. A record is
+ * file $RECORD, in the order in which it was done; nothing is while that is not set. A record is
  *     kind, inode, first number, second number, length of a path, length of data; the path; the data
  * A change is recorded when it has been made, a sync when it begins and when it has ended: so a sync
  * covers the changes of its file that are recorded before its beginning, and perhaps more.
@@ -23,7 +23,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+/* The C library's function; looked up once. */
+#define REAL(name)                                            \
+    ({                                                        \
+        static __typeof__(&name) real;                        \
+        if (!real)                                            \
+            real = (__typeof__(&name))dlsym(RTLD_NEXT, #name); \
+        real;                                                 \
+    })
 #define PIECES_MAX 1024
 
 struct record {
@@ -58,6 +65,8 @@ static int within(const char *path, char *absolute)
 static int path_of(int fd, char *path)
 {
     char link[64];
+    if (!getenv("RECORDED"))
+        return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, PATH_MAX - 1);
     if (length < 0)
@@ -70,6 +79,8 @@ static int path_of(int fd, char *path)
 static void note(char kind, uint64_t inode, int64_t first, int64_t second, const char *path,
                  const struct iovec *data, int pieces, size_t data_length)
 {
+    if (!getenv("RECORD"))
+        return;
     struct record record = {kind, inode, first, second, strlen(path), data_length};
     pthread_mutex_lock(&lock);
     if (record_fd < 0)
@@ -99,7 +110,7 @@ static uint64_t inode_of(int fd)
 static void wrote(int fd, const struct iovec *data, int pieces, off_t position, ssize_t length)
 {
     char path[PATH_MAX];
-    if (length <= 0 || fd < 0 || !path_of(fd, path))
+    if (length <= 0 || fd < 0 || !getenv("RECORD") || !path_of(fd, path))
         return;
     if (position < 0)
         position = lseek(fd, 0, SEEK_CUR) - length;

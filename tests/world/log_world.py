@@ -48,6 +48,7 @@ LIMITS = Limits(
     flush_bytes_max=16 * 1024,
     maintenance_seconds=5.0,
     disk_free_bytes_min=0,
+    memory_bytes_max=256 * 1024 * 1024,
 )
 FLUSH_BYTES_MAX = 2 * 1024
 """Flushes of more go to segments at once."""
@@ -70,6 +71,11 @@ waits for it up to 120 s."""
 
 LOOK_SECONDS = 0.3
 """How often the world looks whether a machine is down, and a client whether it is up."""
+
+
+def _copy(directory: Path, to: Path) -> None:
+    """Copy the files of a directory; their modes and times would take twice as long."""
+    shutil.copytree(directory, to, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
 
 def shrink_bounds() -> None:
@@ -231,9 +237,11 @@ class World:
 
     def _main(self) -> None:
         assert self._ready is not None
-        shutil.copytree(self._ready, self._root, dirs_exist_ok=True)
+        _copy(self._ready, self._root)
         if self._record is not None:
             os.environ["RECORDED"] = str(self._root)
+            os.environ["RECORD"] = str(self._record)
+        self._end_record()
         self._hold(self._root / "pages")
         for machine in self._machines:
             self._start(machine)
@@ -354,6 +362,7 @@ class World:
                     after=fault.after,
                     count=fault.calls,
                 )
+        self._end_record()
         return self._faults[0].point if self._faults else NEVER
 
     def _crash(self, machines: Sequence[Machine], *, power: bool) -> None:
@@ -378,9 +387,21 @@ class World:
         """Return where to put what a crash leaves of a directory: it is not recorded there."""
         return self._root.with_name(f"left of {directory.name}")
 
+    @property
+    def _is_recorded(self) -> bool:
+        """Whether power is still to be lost, and so what is done to files recorded."""
+        losses = (each for each in self._faults if isinstance(each, Crash) and each.power)
+        return self._record is not None and next(losses, None) is not None
+
+    def _end_record(self) -> None:
+        """Record no more once power is not to be lost: it takes time."""
+        if not self._is_recorded:
+            os.environ.pop("RECORD", None)
+            self._disks.clear()
+
     def _hold(self, directory: Path) -> None:
         """Take what a directory has now for durable, and follow what is done to it."""
-        if self._record is not None and directory.exists():
+        if self._is_recorded and directory.exists():
             self._follow()
             self._disks[directory] = Disk(directory, self._random)
             self._disks[directory].hold()
@@ -401,7 +422,7 @@ class World:
     def _leave(self, directory: Path, left: Path, power: bool) -> None:
         """Make what a crash leaves of a directory: all that was written, or what was synced."""
         if self._record is None or not power:
-            shutil.copytree(directory, left)
+            _copy(directory, left)
             return
         self._follow()
         self._disks[directory].state(self._random, left)
@@ -422,7 +443,7 @@ class World:
         self._stop()
         directory = self._machines[0].directory
         if self._program.nodes:
-            shutil.copytree(self._root / "pages", directory, dirs_exist_ok=True)
+            _copy(self._root / "pages", directory)
         problems = check_directory(directory).problems
         assert not problems, [str(each) for each in problems]
 

@@ -33,7 +33,7 @@ from programs import NODES, Program, shrink  # noqa: E402
 SECONDS_MAX = 120
 """Real time of a world, after which it prints all stacks and ends."""
 
-WORLDS_EACH = 8
+WORLDS_EACH = 40
 """Worlds of a fork: one that runs alone spends a fifth of its time on copies of memory."""
 
 SHRINK_TRIES = 150
@@ -119,10 +119,7 @@ def _run_forked(programs: Sequence[Program], plant: Callable[[], None]) -> tuple
 def _run(program: Program, directory: Path, number: int) -> Result:
     from log_world import World
 
-    record = None
-    if "LD_PRELOAD" in os.environ:
-        record = directory / "record"
-        os.environ["RECORD"] = str(record)
+    record = directory / "record" if "LD_PRELOAD" in os.environ else None
     root = directory / f"world{number}" / "root"
     root.mkdir(parents=True)
     world, error = World(program, root, record, _ready(program.nodes, program.merges)), ""
@@ -220,6 +217,7 @@ def _prepared() -> int:
     where = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="wings-worlds-", dir=where) as directory:
         environment = {**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": directory}
+        environment["MALLOC_ARENA_MAX"] = "1"  # One thread runs at a time, and none fills its own.
         if COMPILER is not None:
             environment |= recorder(Path(directory), Path(directory) / "none")[0]
         return subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode
