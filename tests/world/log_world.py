@@ -245,8 +245,7 @@ class World:
         self._hold(self._root / "pages")
         for machine in self._machines:
             self._start(machine)
-        self.scheduler.at_point = self._fail_due
-        self.scheduler.alarm = 0
+        self.scheduler.alarm(self._fail_due)
         self.wire.fails = True
         for number, operations in enumerate(self._program.clients):
             if operations:

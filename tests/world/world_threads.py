@@ -149,16 +149,15 @@ class Scheduler:
         points: Scheduling points so far.
         trace: Checksum of all choices so far.
         stalled_ns: Time that stalls took so far.
-        alarm: The point at which `at_point` is called, which returns the next.
-        at_point: May crash lives.
     """
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
         self.now_ns = 10**9
         self.points = self.trace = self.stalled_ns = 0
-        self._switches = self.random.choice((0.02, 0.1, 0.3, 0.7))
-        self._stalls = self.random.choice((0.0, 0.0, 0.0002, 0.002))
+        # Logarithms of the chance that nothing happens at a point.
+        self._switches = math.log(1 - self.random.choice((0.02, 0.1, 0.3, 0.7)))
+        self._stalls = math.log(1 - self.random.choice((0.0, 0.0, 0.0002, 0.002)))
         self._numbers = itertools.count()
         self._ready: list[Task] = []
         self._timers: list[tuple[int, int, int, Task]] = []
@@ -170,11 +169,16 @@ class Scheduler:
         self.main = self.current
         self._stall_at = self._after(self._stalls)
         self._switch_at = self._after(self._switches)
-        self._eventful = 0
+        self._rare_at = self._eventful = 0
         self._due_ns = NEVER
         """The first timer."""
-        self.alarm = NEVER
-        self.at_point: Callable[[], int] = lambda: NEVER
+        self._alarm = NEVER
+        self._at_point: Callable[[], int] = lambda: NEVER
+
+    def alarm(self, at_point: Callable[[], int]) -> None:
+        """Call a function soon, and at each point that it returns; it may crash lives."""
+        self._at_point = at_point
+        self._alarm = self._rare_at = 0
 
     # Called by the task whose turn it is.
 
@@ -183,35 +187,47 @@ class Scheduler:
         task = self.current
         if task.life.dead:
             raise Crashed
-        self.points += 1
-        self.now_ns += POINT_NS
-        if self.points >= self._eventful or self.now_ns >= self._due_ns:
-            self._act(task)
+        self.points = points = self.points + 1
+        self.now_ns = now_ns = self.now_ns + POINT_NS
+        if points >= self._eventful or now_ns >= self._due_ns:
+            self._act(task, points)
 
-    def _act(self, task: Task) -> None:
+    def _act(self, task: Task, point: int) -> None:
         """Do what is due at this point: crash, stall, wake threads, or hand the turn over."""
-        if self.points > POINTS_MAX and self.failure is None:
-            self.fail(StuckError(f"{POINTS_MAX} points passed: {self._where()}"))
-        if self.points >= self.alarm:
-            self.alarm = self.at_point()
-        if self.points >= self._stall_at:
-            self.stall(self.random.uniform(0, STALL_SECONDS_MAX))
-            self._stall_at = self._after(self._stalls)
-        self._wake_due()
-        is_switch = self.points >= self._switch_at
-        if is_switch:
-            self._switch_at = self._after(self._switches)
-        self._eventful = min(self.alarm, self._stall_at, self._switch_at, POINTS_MAX + 1)
-        if is_switch and self._ready:
-            self._ready.append(task)
-            self._switch()
+        if point >= self._rare_at:
+            self._act_rarely(point)
+        if self.now_ns >= self._due_ns:
+            self._wake_due()
+        if point >= self._switch_at:
+            self._switch_at = switch_at = self._after(self._switches)
+            rare_at = self._rare_at
+            self._eventful = switch_at if switch_at < rare_at else rare_at
+            if self._ready:
+                self._ready.append(task)
+                self._switch()
         self._check(task)
 
-    def _after(self, chance: float) -> int:
+    def _act_rarely(self, point: int) -> None:
+        """Do what few points have: a crash, a stall, or the end."""
+        if point > POINTS_MAX and self.failure is None:
+            self.fail(StuckError(f"{POINTS_MAX} points passed: {self._where()}"))
+        if point >= self._alarm:
+            self._alarm = self._at_point()
+        if point >= self._stall_at:
+            self.stall(self.random.uniform(0, STALL_SECONDS_MAX))
+            self._stall_at = self._after(self._stalls)
+        self._plan()
+
+    def _plan(self) -> None:
+        """Note the next points at which something happens."""
+        self._rare_at = min(self._alarm, self._stall_at, POINTS_MAX + 1)
+        self._eventful = min(self._rare_at, self._switch_at)
+
+    def _after(self, log_none: float) -> int:
         """Draw the next point at which something happens that has a chance at each."""
-        if not chance:
+        if not log_none:
             return NEVER
-        return self.points + 1 + int(math.log(1 - self.random.random()) / math.log(1 - chance))
+        return self.points + 1 + int(math.log(1 - self.random.random()) / log_none)
 
     def stall(self, seconds: float) -> None:
         """Let time pass, as where a process is stopped for a while."""
@@ -299,11 +315,12 @@ class Scheduler:
         while True:
             if self.now_ns >= self._due_ns:
                 self._wake_due()
-            if self._ready:
+            ready = self._ready
+            if ready:
                 # The order of those that stay does not matter: each draw is over all of them.
-                index = int(self.random.random() * len(self._ready))
-                self._ready[index], self._ready[-1] = self._ready[-1], self._ready[index]
-                task = self._ready.pop()
+                index = int(self.random.random() * len(ready))
+                ready[index], ready[-1] = ready[-1], ready[index]
+                task = ready.pop()
                 if task.life.dead and not task.woken:
                     continue
                 return task
@@ -374,8 +391,7 @@ class Lock:
             assert not self.locked() or not blocking
         else:
             world.point()
-            holder = self._holder
-            if holder is None or holder.dead:
+            if self._holder is None or self._holder.dead:
                 self._holder = world.current.life
                 return True
             until = None if timeout < 0 else world.now_ns + int(timeout * 1e9)
@@ -397,7 +413,7 @@ class Lock:
         """Release it; all that wait compete for it."""
         if world is not None and world.current.life.dead:
             return  # What is left of a caller; the lock died with the life.
-        if not self.locked():
+        if self._holder is None or self._holder.dead:
             raise RuntimeError("release unlocked lock")
         self._holder = None
         if world is not None:
