@@ -1,9 +1,10 @@
 """Runs worlds: `python tests/world/run_world.py --seed 7`, or `--seeds 0 1000`.
 
-Some worlds run one after another in a fork of a process that has imported the product. One that
-fails, hangs or ends that process runs again in a fork of its own, as all do that are made smaller;
-what it does there counts. The same seed is the same world, after others too: power is only lost
-where there is a C compiler for the recorder of writes, and processes are killed elsewhere.
+Some worlds run one after another in a fork of a process that has imported the product, and as many
+forks at a time as there are cores. A world that fails, hangs or ends its process runs again in a
+fork of its own, as all do that are made smaller; what it does there counts. The same seed is the
+same world, after others too: power is only lost where there is a C compiler for the recorder of
+writes, and processes are killed elsewhere.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
@@ -68,52 +70,77 @@ def run(program: Program, plant: Callable[[], None] = lambda: None) -> Result:
 
 
 def run_all(
-    programs: Iterable[Program], plant: Callable[[], None] = lambda: None
+    programs: Iterable[Program], plant: Callable[[], None] = lambda: None, processes: int = 1
 ) -> Iterator[Result]:
-    """Yield the results of worlds, in order; arguments as of `run`."""
-    left = list(programs)
-    while left:
-        some = left[:WORLDS_EACH]
-        found, end = _run_forked(some, plant)
-        done = [each for each in found if not each.error]
-        yield from done
-        if len(done) < len(some):
-            failed = Result("", end) if len(done) == len(found) else found[-1]
-            alone = run(some[len(done)], plant) if done else failed
-            yield alone if alone.error else Result("", f"only after other worlds: {failed.error}")
-            done.append(alone)
-        left = left[len(done) :]
+    """Yield the results of worlds, in order, some processes at a time; arguments as of `run`."""
+    programs = list(programs)
+    firsts = deque(range(0, len(programs), WORLDS_EACH))
+    forks: deque[_Fork] = deque()
+    while firsts or forks:
+        if forks and forks[0].process in _ended:
+            yield from _results(forks.popleft(), plant)
+        elif firsts and sum(fork.process not in _ended for fork in forks) < processes:
+            first = firsts.popleft()
+            forks.append(_fork(programs[first : first + WORLDS_EACH], plant))
+        else:
+            process, status = os.wait()
+            _ended[process] = os.waitstatus_to_exitcode(status)
 
 
-def _run_forked(programs: Sequence[Program], plant: Callable[[], None]) -> tuple[list[Result], str]:
-    """Run worlds in a process up to the first that fails; returns their results, and its end."""
-    directory = Path(tempfile.mkdtemp(prefix="wings-world-"))
-    reading, writing = os.pipe()
+class _Fork(NamedTuple):
+    """A process that runs worlds, up to the first that fails."""
+
+    programs: Sequence[Program]
+    process: int
+    directory: Path
+
+    @property
+    def answer(self) -> Path:
+        """The file of its results, a line each."""
+        return self.directory / "results"
+
+
+_ended: dict[int, int] = {}
+"""Status of each process that has ended, until its results are taken."""
+
+
+def _fork(programs: Sequence[Program], plant: Callable[[], None]) -> _Fork:
+    fork = _Fork(programs, 0, Path(tempfile.mkdtemp(prefix="wings-world-")))
     child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            gc.disable()  # It would touch, and so copy, the memory of all that was imported.
-            plant()
-            with os.fdopen(writing, "w") as answer:
-                for number, program in enumerate(programs):
-                    faulthandler.dump_traceback_later(SECONDS_MAX, exit=True)
-                    result = _run(program, directory, number)
-                    answer.write(json.dumps(result) + "\n")
-                    answer.flush()  # A world that hangs ends the process.
-                    if result.error:
-                        break
-            status = 0
-        except BaseException:  # noqa: BLE001 - this process ends here
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        found = [Result(*json.loads(line)) for line in answer]
-    _, status = os.waitpid(child, 0)
-    shutil.rmtree(directory)
-    return found, f"its process ended with {os.waitstatus_to_exitcode(status)}"
+    if child:
+        return fork._replace(process=child)
+    status = 1
+    try:
+        gc.disable()  # It would touch, and so copy, the memory of all that was imported.
+        plant()
+        with fork.answer.open("w") as answer:
+            for number, program in enumerate(programs):
+                faulthandler.dump_traceback_later(SECONDS_MAX, exit=True)
+                result = _run(program, fork.directory, number)
+                answer.write(json.dumps(result) + "\n")
+                answer.flush()  # A world that hangs ends the process.
+                if result.error:
+                    break
+        status = 0
+    except BaseException:  # noqa: BLE001 - this process ends here
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _results(fork: _Fork, plant: Callable[[], None]) -> Iterator[Result]:
+    """Yield the results of a process that has ended; the rest of its worlds run now."""
+    end = f"its process ended with {_ended.pop(fork.process)}"
+    lines = fork.answer.read_text().splitlines() if fork.answer.exists() else []
+    shutil.rmtree(fork.directory)
+    found = [Result(*json.loads(line)) for line in lines]
+    done = [each for each in found if not each.error]
+    yield from done
+    if len(done) < len(fork.programs):
+        failed = Result("", end) if len(done) == len(found) else found[-1]
+        alone = run(fork.programs[len(done)], plant) if done else failed
+        yield alone if alone.error else Result("", f"only after other worlds: {failed.error}")
+        yield from run_all(fork.programs[len(done) + 1 :], plant)
 
 
 def _run(program: Program, directory: Path, number: int) -> Result:
@@ -159,10 +186,11 @@ def _fails_alike(place: str, program: Program) -> bool:
     return run(program).place == place
 
 
-def _run_seeds(seeds: Iterable[int], *, smaller: bool) -> int:
+def _run_seeds(seeds: Iterable[int], processes: int, *, smaller: bool) -> int:
     failed = 0
     seeds = list(seeds)
-    for seed, result in zip(seeds, run_all(map(Program.of, seeds)), strict=True):
+    results = run_all(map(Program.of, seeds), processes=processes)
+    for seed, result in zip(seeds, results, strict=True):
         _say(f"seed {seed}: {result.error or result.trace}")
         if result.error:
             failed += 1
@@ -196,6 +224,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, action="append", default=[])
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 0), metavar=("FIRST", "END"))
     parser.add_argument("--no-shrink", action="store_true")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--processes", type=int, default=cores, help="at a time, for seeds")
     parser.add_argument("--plant", metavar="NAME", help="plant each bug whose name has this text")
     given = parser.parse_args()
     if "PYTHONHASHSEED" not in os.environ:
@@ -209,7 +239,7 @@ def main() -> int:
     seeds = [*given.seed, *range(*given.seeds)]
     if given.plant is not None:
         return _run_planted(given.plant, seeds) > 0
-    return _run_seeds(seeds, smaller=not given.no_shrink) > 0
+    return _run_seeds(seeds, given.processes, smaller=not given.no_shrink) > 0
 
 
 def _prepared() -> int:
