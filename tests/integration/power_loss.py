@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from struct import Struct
@@ -86,10 +87,15 @@ def changes_of(raw: bytes) -> Iterator[Change]:
         end = place + path_length + data_length
         if end > len(raw):
             return
-        path = Path(raw[place : place + path_length].decode())
+        path = _path(raw[place : place + path_length])
         place += path_length
         yield Change(chr(kind), inode, first, second, path, raw[place:end], end)
         place = end
+
+
+@cache
+def _path(data: bytes) -> Path:
+    return Path(data.decode())
 
 
 @dataclass

@@ -166,13 +166,17 @@ class History:
         times = [push.acked_ns for push in pushes if push.placed is not None]
         rows = [row for push in pushes for some in push.rows.values() for row in some]
         times += [self.seen_ns[row] for row in rows if row in self.seen_ns]
+        looks: list[tuple[Look, list[tuple[int, int, int]]]] = []
         for look in self.looks:
-            if any((look.end(place) or 0) > first for place, first, _ in ranges):
-                times.append(look.until_ns)
+            seen = ((look.end(place), first, last) for place, first, last in ranges)
+            ends = [(end, first, last) for end, first, last in seen if end is not None]
+            if ends:
+                looks.append((look, ends))
+                if any(end > first for end, first, _ in ends):
+                    times.append(look.until_ns)
         visible_ns = min(times, default=math.inf)
-        for look in self.looks:
-            ends = [(look.end(place), first, last) for place, first, last in ranges]
-            shown = {end > last for end, _, last in ends if end is not None}
+        for look, ends in looks:
+            shown = {end > last for end, _, last in ends}
             late = look.since_ns > visible_ns
             assert not (late and False in shown), f"{look} missed {ranges}, shown at {visible_ns}"
             if look.whole is not None:

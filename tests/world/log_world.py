@@ -3,6 +3,7 @@
 `run_world` has the command. Import this only where `world_threads.install` was called.
 """
 
+import itertools
 import logging
 import os
 import shutil
@@ -458,11 +459,20 @@ class World:
         found: dict[Place, tuple[int, list[int]]] = {}
         for name in self._program.topics:
             topic = log.admin.get_topic(TopicName.parse(name))
-            for state in log.registry.partition_states(topic.uuid):
-                start, stop = state.log_start_offset, state.next_offset
-                cursor = PartitionCursor(state.partition, start, stop)
-                chunks = log.fetcher.scan(Read.of(topic, [cursor]), Cancel())
-                rows = [number for each in chunks for number in numbers_of(each)]
-                assert len(rows) == stop - start, f"{len(rows)} rows between {start} and {stop}"
-                found[name, str(state.partition)] = start, rows
+            states = log.registry.partition_states(topic.uuid)
+            cursors = [
+                PartitionCursor(each.partition, each.log_start_offset, each.next_offset)
+                for each in states
+            ]
+            starts = {(name, str(each.partition)): each.log_start_offset for each in states}
+            found |= {place: (start, []) for place, start in starts.items()}
+            for chunk in log.fetcher.scan(Read.of(topic, cursors), Cancel()):
+                numbers = iter(numbers_of(chunk))
+                for partition, first, _, count in chunk.ranges:
+                    start, rows = found[name, str(partition)]
+                    assert first == start + len(rows), f"{first} of {partition} after {len(rows)}"
+                    rows += itertools.islice(numbers, count)
+            for each in states:
+                start, rows = found[name, str(each.partition)]
+                assert start + len(rows) == each.next_offset, f"{len(rows)} rows from {start} on"
         return found

@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 def numbers_of(chunk: FetchedChunk) -> list[int]:
     """Return the numbers of a chunk's rows."""
-    return [int(number) for number in chunk.batch.column("n").to_numpy()]
+    return chunk.batch.column("n").to_numpy().tolist()
 
 
 def places_of(offsets: Sequence[CommittedOffset]) -> dict[Place, int]:
@@ -357,7 +357,8 @@ class Client:
         topic = self._topic(log, push.topic)
         keys = [part.strip('"') for part, numbers in push.rows.items() for _ in numbers]
         numbers = [number for some in push.rows.values() for number in some]
-        batch = pa.record_batch([pa.array(keys), pa.array(numbers, pa.int64())], schema=SCHEMA)
+        columns = [pa.array(keys, pa.string()), pa.array(numbers, pa.int64())]
+        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
         numbered = None
         if sequence is not None and push.producer is not None:
             numbered = BatchSequence(push.producer, sequence)
