@@ -152,7 +152,7 @@ class Coordinator:
         leases = Leases(table, quorum, finalizer, clock, rng, changed, self._batch_end)
         self._archiving = Archiving(table, quorum, leases, finalizer, clock, changed)
         self._acquires = Acquires(
-            table, leases, finalizer, self._registry, runner, clock, local, self._is_altered
+            table, leases, finalizer, self._registry, runner, clock, local, self._groups
         )
         settling = Settling(name, table, finalizer, clock, changed)
         self._settles = Settles(self._registry, self._indexes, table, settling, runner)
@@ -470,11 +470,6 @@ class Coordinator:
             self._maintenance.start()
             self._wake_ups.call()
         return group
-
-    def _is_altered(self, group: ShareGroup) -> bool:
-        """Tell whether a group is another now than what was checked."""
-        known = self._groups.get(group.uuid)
-        return known is not None and known is not group and known.config != group.config
 
     def _index(self, group: ShareGroup) -> ReadyPartitions:
         """Return the index of a group, made where there is none."""

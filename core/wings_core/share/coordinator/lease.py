@@ -341,7 +341,7 @@ class Acquires:
         runner: Runs the procedures.
         clock: Counts leases.
         is_local: Whether the only replica is in this process.
-        is_altered: Tells whether a group is another by now than it was found to be.
+        groups: The groups as they are now.
     """
 
     _table: PartitionTable
@@ -351,7 +351,7 @@ class Acquires:
     _runner: Runner
     _clock: Clock
     _is_local: bool
-    _is_altered: Callable[[ShareGroup], bool]
+    _groups: Mapping[str, ShareGroup]
 
     def everywhere(
         self,
@@ -458,7 +458,8 @@ class Acquires:
             ranges = [
                 [one for one in each if self._finalizer.is_leased(group, one)] for each in ranges
             ]
-        if not self._is_altered(group):  # Else who waits is woken to look anew.
+        known = self._groups.get(group.uuid, group)
+        if known is group or known.config == group.config:  # Else who waits looks anew.
             choices = {each.tracked.key.partition for each in picked.bundles if each.has_choice}
             for partition, log in picked.logs.items():
                 rests = partition not in choices and not any(ranges)

@@ -33,6 +33,7 @@ from wings_core.share.model import Acknowledgement, Bounds, Clock
 from wings_core.share.quorum.quorum import TRIES_MAX, Runner
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.requests import CountedRange, LeaseEntry, Procedure, ReleaseEntry
+from wings_core.share.state.ranges import merged
 
 SettleRequest = tuple[str, Sequence[Acknowledgement]]
 """A member, and its acknowledgements."""
@@ -126,12 +127,10 @@ class Settling:
         self, tracked: TrackedPartition, entries: Sequence[SettleEntry], *, tries: int = TRIES_MAX
     ) -> Procedure[Verdict]:
         """Write one tombstone of entries; see `Finalizer.tombstone`."""
-        tombs: list[LeaseEntry] = []
-        for entry in sorted(entries, key=lambda each: each.first):
-            if tombs and tombs[-1].last + 1 == entry.first and tombs[-1].lease == entry.lease:
-                tombs[-1] = tombs[-1]._replace(last=entry.last)  # As of rows one by one.
-            else:
-                tombs.append(LeaseEntry(entry.first, entry.last, entry.lease))
+        in_order = sorted(entries, key=lambda each: each.first)
+        # Neighbours of a lease are one, as of rows one by one.
+        held = merged((each.first, each.last, each.lease) for each in in_order)
+        tombs = [LeaseEntry(*each) for each in held]
         until = min(entry.until for entry in entries)
         return self._finalizer.tombstone(tracked, tombs, until, tries=tries)
 

@@ -11,7 +11,7 @@ that do not know of it pass over.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -42,6 +42,7 @@ from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.delivery.record_fetcher import FetchedRecords, RecordFetcher, rows_of
 from wings_core.share.model import ArchivedRange, DeadLetterSink, PendingDeadLetters, dead_letter_id
+from wings_core.share.state.ranges import merged
 from wings_core.times import now_us
 
 PIECE_MESSAGES = 500
@@ -176,11 +177,11 @@ class DeadLetterWriter(DeadLetterSink):
         if dlq is None:
             raise InvalidArgument(f"the group {group.name!r:.80} has no topic of dead letters")
         topic = open_dead_letter_topic(self._admin, dlq, group.topic.name)
-        fetch = self._fetch if group.config.dlq_copy_payload else _no_fetch
+        records = self._records if group.config.dlq_copy_payload else None
         preparer = Preparer(topic, self._limits)
         # Payloads have all columns that there are by now.
         group = replace(group, topic=self._newest(group.topic))
-        return PendingLetters(group, letters, fetch, preparer, self._group_commit)
+        return PendingLetters(group, letters, records, preparer, self._group_commit)
 
     def _newest(self, topic: Topic) -> Topic:
         try:
@@ -189,18 +190,9 @@ class DeadLetterWriter(DeadLetterSink):
             return topic
         return newest if newest.uuid == topic.uuid else topic
 
-    def _fetch(self, group: ShareGroup, letter: ArchivedRange) -> "Future[FetchedRecords] | None":
-        return self._records.begin(group.topic, letter.partition, letter.first, letter.last)
-
 
 _Row = tuple[int | None, pa.RecordBatch | None]
 """The timestamp and the topic's columns of a message; None where they are not known."""
-
-Fetch = Callable[[ShareGroup, ArchivedRange], "Future[FetchedRecords] | None"]
-
-
-def _no_fetch(group: ShareGroup, letter: ArchivedRange) -> "Future[FetchedRecords] | None":
-    del group, letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +210,7 @@ class PendingLetters(PendingDeadLetters):
         self,
         group: ShareGroup,
         letters: Sequence[ArchivedRange],
-        fetch: Fetch,
+        records: RecordFetcher | None,
         preparer: Preparer,
         group_commit: GroupCommit,
     ) -> None:
@@ -226,9 +218,12 @@ class PendingLetters(PendingDeadLetters):
         self._preparer = preparer
         self._group_commit = group_commit
         self._pieces = (
-            _Piece(piece, fetch(group, piece))
+            _Piece(
+                each,
+                records and records.begin(group.topic, each.partition, each.first, each.last),
+            )
             for letter in _joined(letters)
-            for piece in _pieces(letter)
+            for each in _pieces(letter)
         )
         self._ahead = list(islice(self._pieces, AHEAD_MAX))
 
@@ -310,16 +305,9 @@ class PendingLetters(PendingDeadLetters):
 
 def _joined(letters: Iterable[ArchivedRange]) -> Iterator[ArchivedRange]:
     """Yield letters, neighbours that tell the same as one: so their rows are fetched together."""
-    before: ArchivedRange | None = None
-    for letter in letters:
-        if before is not None:
-            if letter == replace(before, first=before.last + 1, last=letter.last):
-                before = replace(before, last=letter.last)
-                continue
-            yield before
-        before = letter
-    if before is not None:
-        yield before
+    told = ((each.first, each.last, replace(each, first=0, last=0)) for each in letters)
+    for first, last, letter in merged(told):
+        yield replace(letter, first=first, last=last)
 
 
 def _pieces(letter: ArchivedRange) -> Iterator[ArchivedRange]:

@@ -14,7 +14,7 @@ Its methods are procedures (see `replica.requests`), which a `Runner` carries ou
 import random
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -65,6 +65,7 @@ from wings_core.share.replica.requests import (
     T,
     TombstoneRequest,
 )
+from wings_core.share.state.ranges import Range, merged
 
 ANSWERS_SECONDS_MAX = 2.0
 """Longest wait for the answers of replicas."""
@@ -398,7 +399,7 @@ class HoldQuorum:
 
         A replica that missed earlier ones would count too few when this one expires.
         """
-        granted: list[CountedRange] = []
+        granted: list[Range[int]] = []
         uncounted: list[tuple[int, int]] = []
         behind: dict[int, list[LeaseEntry]] = {}
         unsure: list[tuple[Vote, int]] = []
@@ -407,7 +408,7 @@ class HoldQuorum:
             highest = max(counts.values())
             knowing = sum(count == highest for count in counts.values())
             if knowing >= self.majority:
-                _append_counted(granted, vote.first, vote.last, highest)
+                granted.append((vote.first, vote.last, highest))
                 continue
             unsure.append((vote, highest))
             for number, count in counts.items():
@@ -415,7 +416,7 @@ class HoldQuorum:
                     entry = LeaseEntry(vote.first, vote.last, lease, highest + 1)
                     behind.setdefault(number, []).append(entry)
         if not unsure:
-            return granted, uncounted
+            return _counted(granted), uncounted
         answers = yield Broadcast(
             {
                 number: (RenewRequest(key, tuple(entries), ttl_ms),)
@@ -434,11 +435,10 @@ class HoldQuorum:
                 if more.first <= vote.first and vote.last <= more.last:
                     knowing += len(more.replicas(PartOutcome.OK))
             if knowing >= self.majority:
-                _append_counted(granted, vote.first, vote.last, highest)
+                granted.append((vote.first, vote.last, highest))
             else:
                 uncounted.append((vote.first, vote.last))
-        granted.sort(key=lambda counted: counted.first)
-        return granted, uncounted
+        return _counted(sorted(granted)), uncounted
 
 
 def _is_done(answer: Answer) -> bool:
@@ -451,24 +451,21 @@ def _is_done(answer: Answer) -> bool:
 
 def _held_of(parts: Sequence[RangeAnswer]) -> HoldResult:
     """Return the outcome of a request to hold ranges that the only replica has answered."""
-    held = HoldResult([], [], [])
-    for part in parts:
-        match part.outcome:
-            case PartOutcome.OK:
-                _append_counted(held.granted, part.first, part.last, part.count)
-            case PartOutcome.TOMB:
-                held.finished.append(OffsetRange(part.first, part.last))
-            case PartOutcome.NOK:
-                held.refused.append(Refused(part.first, part.last, part.retry_ms / 1_000))
-    return held
+    ok, tomb, nok = PartOutcome.OK, PartOutcome.TOMB, PartOutcome.NOK
+    return HoldResult(
+        _counted([(each.first, each.last, each.count) for each in parts if each.outcome is ok]),
+        [OffsetRange(each.first, each.last) for each in parts if each.outcome is tomb],
+        [
+            Refused(each.first, each.last, each.retry_ms / 1_000)
+            for each in parts
+            if each.outcome is nok
+        ],
+    )
 
 
-def _append_counted(granted: list[CountedRange], first: int, last: int, count: int) -> None:
-    """Append a range, as one with the last where it goes on from it with the same count."""
-    if granted and granted[-1].last == first - 1 and granted[-1].count == count:
-        granted[-1] = CountedRange(granted[-1].first, last, count)
-    else:
-        granted.append(CountedRange(first, last, count))
+def _counted(ranges: Iterable[Range[int]]) -> list[CountedRange]:
+    """Return ranges in order with their counts, neighbours of the same count as one."""
+    return [CountedRange(*each) for each in merged(ranges)]
 
 
 def _parts_of(answers: Answers) -> dict[int, Sequence[RangeAnswer]]:

@@ -18,7 +18,7 @@ from wings_core.share.replica.requests import (
     ReplicaState,
 )
 from wings_core.share.state.partition import MessageStates
-from wings_core.share.state.ranges import RangeMap
+from wings_core.share.state.ranges import RangeMap, merged
 
 
 class Verdict(Enum):
@@ -170,27 +170,19 @@ def _put_together(states: Sequence[ReplicaState], majority: int) -> KnownPartiti
     tombs: RangeMap[int] = RangeMap()
     counts: RangeMap[int] = RangeMap()
     for state in states:
-        finished = list(state.finished)
-        if state.start_offset:
-            finished.insert(0, OffsetRange(0, state.start_offset - 1))
-        for tomb in finished:
+        below = [OffsetRange(0, state.start_offset - 1)] if state.start_offset else []
+        for tomb in (*below, *state.finished):
             for first, last, votes in tombs.filled(tomb.first, tomb.last, 0):
                 tombs.put(first, last, votes + 1)
         for counted in state.counts:
             for first, last, count in counts.filled(counted.first, counted.last, 0):
                 counts.put(first, last, max(count, counted.count))
-    start_offset = 0
-    finished_above: list[OffsetRange] = []
-    for first, last, _ in tombs:
-        if first <= start_offset:
-            start_offset = last + 1
-        elif finished_above and finished_above[-1].last == first - 1:
-            finished_above[-1] = OffsetRange(finished_above[-1].first, last)
-        else:
-            finished_above.append(OffsetRange(first, last))
+    whole = merged((first, last, None) for first, last, _ in tombs)
+    finished = [OffsetRange(first, last) for first, last, _ in whole]
+    start_offset = finished.pop(0).last + 1 if finished and not finished[0].first else 0
     return KnownPartition(
         start_offset,
-        tuple(finished_above),
+        tuple(finished),
         tuple(CountedRange(*counted) for counted in counts),
         max((state.in_flight for state in states), default=0),
         tuple(OffsetRange(first, last) for first, last, votes in tombs if votes < majority),

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from wings_core.arrow_compute import pc
+from wings_core.share.state.ranges import merged
 
 SCHEDULED_MAX = 1_000_000
 """Messages of one partition that wait for their times; beyond so many, none is looked at."""
@@ -50,13 +51,8 @@ class Schedule:
             due += cast("list[int]", offsets.slice(0, count).to_pylist())
             self._push(times.slice(count), offsets.slice(count))
         self.messages -= len(due)
-        ranges: list[tuple[int, int]] = []
-        for offset in sorted(due):
-            if ranges and ranges[-1][1] == offset - 1:
-                ranges[-1] = (ranges[-1][0], offset)
-            else:
-                ranges.append((offset, offset))
-        return ranges
+        ranges = merged((offset, offset, None) for offset in sorted(due))
+        return [(first, last) for first, last, _ in ranges]
 
     def forget_before(self, offset: int) -> None:
         """Forget the messages before an offset, which the log has no more."""
