@@ -128,12 +128,7 @@ class _Bench:
     def work(self, group: ShareGroup, messages: int) -> int:
         """Acquire and accept once; return how many messages."""
         ranges = self.acquire(group, messages)
-        entries = [
-            Acknowledgement(
-                leased.partition, leased.start_offset, leased.end_offset, leased.lease, "accept"
-            )
-            for leased in ranges
-        ]
+        entries = [Acknowledgement.of(leased, "accept") for leased in ranges]
         results = self._coordinator.acknowledge(group, "m", entries)
         assert not any(results), results
         return sum(leased.messages for leased in ranges)

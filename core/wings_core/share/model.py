@@ -134,6 +134,11 @@ class Acknowledgement:
     counts: bool = True
     """Whether a released delivery counts; it does not where nothing was done with it."""
 
+    @classmethod
+    def of(cls, leased: LeasedRange, kind: AcknowledgeType) -> "Acknowledgement":
+        """Return the acknowledgement of a whole range by its lease."""
+        return cls(leased.partition, leased.start_offset, leased.end_offset, leased.lease, kind)
+
     @property
     def messages(self) -> int:
         """Number of messages."""

@@ -264,14 +264,10 @@ class Shares:
             self._records.close()
 
     def _release(self, group: ShareGroup, member: str, part: Undelivered) -> None:
-        gone = part.range
-        if not part.damaged:
-            self.coordinator.release_undelivered(group, [gone])
-            return
-        released = Acknowledgement(
-            gone.partition, gone.start_offset, gone.end_offset, gone.lease, "release"
-        )
-        self.coordinator.acknowledge(group, member, [released])
+        if part.damaged:
+            self.coordinator.acknowledge(group, member, [Acknowledgement.of(part.range, "release")])
+        else:
+            self.coordinator.release_undelivered(group, [part.range])
 
     def _check_config(self, topic: Topic, config: ShareConfig) -> None:
         if config.deliver_at_column is not None:

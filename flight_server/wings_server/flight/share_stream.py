@@ -528,7 +528,7 @@ class ServedStream:
         self._surplus += [*self._leased, *unwritten]
         self._release_surplus()
         for each in unwritten:
-            self._holds.acknowledged(_released(each), now, now)
+            self._holds.acknowledged(Acknowledgement.of(each, "release"), now, now)
         held = self._holds.releases(now)
         try:
             errors = self._coordinator.acknowledge(self._group, self._member, held) if held else []
@@ -610,8 +610,3 @@ class ServedStream:
         if was_watching:
             self._coordinator.wake_another(self._group)
         return was_watching
-
-
-def _released(leased: LeasedRange) -> Acknowledgement:
-    first, last = leased.start_offset, leased.end_offset
-    return Acknowledgement(leased.partition, first, last, leased.lease, "release")

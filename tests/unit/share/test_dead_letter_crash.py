@@ -47,9 +47,7 @@ def acquire(log: Log, group: ShareGroup) -> list[LeasedRange]:
 
 
 def reject(log: Log, group: ShareGroup, leased: LeasedRange) -> WingsError | None:
-    entry = Acknowledgement(
-        leased.partition, leased.start_offset, leased.end_offset, leased.lease, "reject"
-    )
+    entry = Acknowledgement.of(leased, "reject")
     (result,) = log.shares.coordinator.acknowledge(group, "one", [entry])
     return result
 
