@@ -400,7 +400,7 @@ class ReadyPartitions:
 
     def _remember(self, at: float, partition: Partition) -> bool:
         """Note when a partition may be ready; returns whether it is the next, unlike before."""
-        if at >= self._due_at.get(partition, float("inf")):
+        if at >= self._due_at.get(partition, math.inf):
             return False
         self._due_at[partition] = at
         heapq.heappush(self._due, (at, partition))
@@ -412,10 +412,8 @@ class ReadyPartitions:
 
     def _expire(self) -> list[Partition]:
         """Make ready what is due, and return it."""
-        came = self._take_due()
-        if self._looked_at_due:
-            came += self._looked_at_due
-            self._looked_at_due.clear()
+        came = [*self._take_due(), *self._looked_at_due]
+        self._looked_at_due.clear()
         for partition in came:
             self._mark(partition)
         return came

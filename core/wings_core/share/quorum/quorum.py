@@ -149,8 +149,12 @@ class HoldQuorum:
         if len(self._replicas) == 1 or (_is_done(one) and all(each == one for each in others)):
             return _held_of(one)  # All agree, and there is nothing to repair.
         entombed, won, lost = divide(count_votes(parts), self.majority)
-        if entombed:
-            yield from self._repair_seen(key, entombed, ranges, lease)
+        if short := short_of(entombed, self.majority):
+            try:
+                yield from self.repair(key, short)
+            except Unavailable:
+                yield from self._release_unused(key, ranges, lease)
+                raise
         finished = [OffsetRange(vote.first, vote.last) for vote in entombed]
         granted, uncounted = yield from self._agree_on_counts(key, won, lease, ttl_ms)
         failed = [(vote.first, vote.last) for vote in lost] + uncounted
@@ -377,20 +381,6 @@ class HoldQuorum:
         if silent or any(vote.replicas(*done) for vote in votes):
             return Verdict.UNKNOWN
         return Verdict.REFUSED
-
-    def _repair_seen(
-        self,
-        key: ShareKey,
-        entombed: Sequence[Vote],
-        ranges: Sequence[OffsetRange],
-        lease: Lease,
-    ) -> Procedure[None]:
-        if short := short_of(entombed, self.majority):
-            try:
-                yield from self.repair(key, short)
-            except Unavailable:
-                yield from self._release_unused(key, ranges, lease)
-                raise
 
     def _agree_on_counts(
         self, key: ShareKey, won: Sequence[Vote], lease: Lease, ttl_ms: int
