@@ -42,6 +42,7 @@ from wings_core.model import TopicConfig
 from wings_core.names import TopicName
 from wings_core.storage import disk
 from wings_core.storage.lru import Lru
+from wings_server.logs import route_to_logging
 
 LIMITS = Limits(
     segment_bytes_max=64 * 1024,
@@ -191,6 +192,7 @@ class World:
 
     def _run(self, main: Callable[[], None]) -> None:
         shrink_bounds()
+        route_to_logging()  # So that `Errors` takes the entries of the server, too.
         for cache in _CACHES:
             cache.clear()
         handler = Errors(self.scheduler, lambda: self.disk_fails)
@@ -414,9 +416,11 @@ class World:
             record.seek(self._recorded)
             raw = record.read()
         self._recorded += len(raw)
+        disks = [(f"{directory}/", followed) for directory, followed in self._disks.items()]
         for change in changes_of(raw):
-            for directory, followed in self._disks.items():
-                if change.path.is_relative_to(directory):
+            path = f"{change.path}/"
+            for prefix, followed in disks:
+                if path.startswith(prefix):
                     followed.follow(change)
 
     def _leave(self, directory: Path, left: Path, power: bool) -> None:

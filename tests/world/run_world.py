@@ -111,6 +111,8 @@ def _fork(programs: Sequence[Program], plant: Callable[[], None]) -> _Fork:
         return fork._replace(process=child)
     status = 1
     try:
+        # A thread that is woken does not interrupt the one that wakes it, to wait for it at once.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         gc.disable()  # It would touch, and so copy, the memory of all that was imported.
         plant()
         with fork.answer.open("w") as answer:
