@@ -11,7 +11,6 @@ import logging
 import random
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,7 +137,7 @@ class Coordinator:
         """The groups, as they are now."""
         self._indexes: dict[str, ReadyPartitions] = {}
         """The indexes, by group."""
-        self._counts: dict[tuple[str, str], Counter[str]] = {}
+        self._counts: dict[tuple[str, str], dict[str, int]] = {}
         rng, name, changed = random.Random(), uuid.uuid4().hex, self._changed
         self._quorum = quorum = HoldQuorum(max(1, len(replicas.links)), clock, rng, local=local)
         self._runner = runner = Runner(replicas.links, replicas.own)
@@ -527,7 +526,9 @@ class Coordinator:
         with self._lock:
             if names not in self._counts and len(self._counts) >= COUNTED_MAX:
                 del self._counts[next(iter(self._counts))]
-            self._counts.setdefault(names, Counter()).update(messages)
+            counts = self._counts.setdefault(names, {})
+            for kind, more in messages.items():
+                counts[kind] = counts.get(kind, 0) + more
 
     def _forget(self, group: ShareGroup) -> None:
         """Forget a group that was deleted, refuse it from now on, and wake its waiters."""
