@@ -28,10 +28,12 @@ from wings_core.errors import (
 from wings_core.fetch.fetcher import Cancel
 from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, ShareGroup, member_tag
 from wings_core.partitions import UNPARTITIONED
+from wings_core.share.coordinator import coordinator as coordinator_module
 from wings_core.share.coordinator import finalize
 from wings_core.share.coordinator import lease as lease_module
 from wings_core.share.coordinator.partitions import ReadyPartitions
 from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, ShareKey
+from wings_core.share.progress import GroupCounts
 from wings_core.share.replica.requests import (
     Answer,
     HoldRequest,
@@ -1047,3 +1049,21 @@ def test_what_is_held_is_known_by_member_at_every_coordinator(share: ShareUnderT
     share.clock.time += 9
     held = share.coordinator.held(group)[UNPARTITIONED]
     assert [each.member for each in held] == ["two"]
+
+
+def test_messages_are_counted_once_whatever_is_asked_again(
+    share: ShareUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_module, "COUNTED_MAX", 2)
+    share.metadata.push(share.topic, 10)
+    groups = [share.group() for _ in range(3)]
+    for group in groups:
+        (leased,) = share.acquire(group, 4)
+        assert share.acknowledge(group, leased, "accept", member="another") is not None
+        assert share.acknowledge(group, leased, "release", first=3) is None
+        assert share.acknowledge(group, leased, "accept", last=2) is None
+        assert share.acknowledge(group, leased, "accept", last=2) is not None
+        share.acquire(group, 1)
+    topic = str(share.topic.name)
+    counts = GroupCounts(delivered=5, redelivered=1, accepted=3)
+    assert share.coordinator.counts == {(topic, group.name): counts for group in groups[1:]}

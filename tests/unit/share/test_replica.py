@@ -284,6 +284,16 @@ def test_a_write_that_fails_changes_nothing(restarted: RestartedReplica) -> None
     assert restarted.outcomes(restarted.finish(0, 5)) == [(0, 5, "OK", 0)]
 
 
+def test_a_hold_whose_end_could_not_be_written_is_over_at_the_next_call(
+    restarted: RestartedReplica,
+) -> None:
+    restarted.hold(0, 1)
+    restarted.clock.time += TTL_MS / 1_000
+    with restarted.break_disk(), pytest.raises((Internal, Unavailable)):
+        restarted.hold(0, 1, THEIRS)
+    assert restarted.outcomes(restarted.hold(0, 1, THEIRS)) == [(0, 1, "OK", 1)]
+
+
 def test_a_closed_replica_refuses(restarted: RestartedReplica) -> None:
     restarted.replica.close()
     with pytest.raises(Unavailable):
@@ -311,6 +321,7 @@ def test_a_group_that_is_forgotten_takes_no_expiry_of_another_with_it(
 
 def test_nothing_of_a_group_that_was_forgotten_begins_anew(restarted: RestartedReplica) -> None:
     restarted.hold(0, 1)
+    restarted.clock.time += TTL_MS / 1_000  # As it is forgotten, the end of the hold is told of.
     replica_calls.forget(restarted.replica, "group")
     late = [
         lambda: restarted.hold(0, 1),
@@ -508,6 +519,22 @@ def test_a_write_that_fails_fails_all_that_share_it_and_changes_nothing(tmp_path
     (state,) = replica_calls.read(replica, "group", [UNPARTITIONED])
     assert (state.start_offset, state.in_flight) == (0, WORKERS)
     assert finish(replica, 0) is PartOutcome.OK
+    replica.close()
+
+
+def test_what_a_write_has_made_durable_or_not_is_not_written_again(tmp_path: Path) -> None:
+    store = SlowStore(tmp_path / "holds.sqlite")
+    replica = held(store)
+    replica_calls.read(replica, "group")
+    assert store.writes == 1
+    store.fails = True
+    with pytest.raises(Internal):
+        replica_calls.hold(
+            replica, ShareKey("other", "topic", A), [OffsetRange(0, 0)], MINE, TTL_MS, PLENTY
+        )
+    store.fails, store.writes = False, 0
+    replica_calls.read(replica, "group")
+    assert store.writes == 0
     replica.close()
 
 
