@@ -4,7 +4,9 @@ import contextlib
 import logging
 import os
 import queue
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import cast
 
 import psycopg
 import pytest
@@ -349,6 +352,22 @@ def test_no_call_waits_for_a_connection_to_a_server_that_does_not_answer(
                     metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
             metadata.close()
             assert time.monotonic() < began + 30
+
+
+def test_that_the_server_is_away_is_known_before_a_connection_is_broken_off() -> None:
+    """Whose call ends by that finds it, instead of a connect that takes its time."""
+    known = list[bool]()
+    in_use, server = socket.socketpair()
+    with in_use, server:
+
+        def note() -> None:
+            known.append(not select.select([server], [], [], 0)[0])
+
+        watchdog = connections.Watchdog(0.01, note)
+        with watchdog.guarding(cast("connections.Connection", in_use), 0):
+            assert server.recv(1) == b"", "it is broken off"
+        watchdog.close()
+    assert known == [True]
 
 
 def test_open_connections_are_used_while_no_new_one_is_answered(
