@@ -122,7 +122,7 @@ class _Bench:
     def acquire(self, group: ShareGroup, messages: int) -> list[LeasedRange]:
         deadline = Deadline.after(10)
         return self._coordinator.acquire(
-            AcquireRequest(group, "m", None, messages, messages), deadline, Cancel()
+            AcquireRequest(group, "m", UNPARTITIONED, messages, messages), deadline, Cancel()
         )
 
     def work(self, group: ShareGroup, messages: int) -> int:
