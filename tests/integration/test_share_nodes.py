@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from flight_calls import act, code_of, create_topic, numbers, push
@@ -97,6 +98,20 @@ def test_nodes_hold_together_wherever_their_metadata_is(nodes: Nodes) -> None:
     assert theirs.acknowledge(rest.ack("accept")) == [None]
     (state,) = mine.describe()["partitions"]
     assert (state["start_offset"], state["lag"]) == (6, 0)
+
+
+def test_a_node_that_knows_an_earlier_schema_delivers_by_that_of_now_at_the_next_acquire(
+    nodes: Nodes,
+) -> None:
+    one, other = nodes.clients
+    create_topic(one, "jobs", ["n: int32"])
+    create_group(one, "jobs")
+    member = Member(other, "jobs")
+    assert member.acquire(timeout_ms=2) == []  # The topic is remembered for a moment.
+    act(one, "alter-topic", topic="jobs", schema={"widen": [{"name": "n", "type": "int64"}]})
+    push(one, "jobs", pa.record_batch({"n": [1 << 40]}))
+    (leased,) = member.acquire(timeout_ms=LONG_MS) or member.acquire(timeout_ms=LONG_MS)
+    assert (leased.column("n"), leased.about["delivery_count"]) == ([1 << 40], 1)
 
 
 def test_any_node_drops_what_all_groups_have_finished_by_acknowledgements_to_another(

@@ -390,7 +390,11 @@ class RemoteGroups(RemotePart, Groups):
         key = (topic.uuid, name)
         known = self._known.get(key)
         now = time.monotonic()
-        if known is not None and now - known[1] < GROUP_SECONDS:
+        if (
+            known is not None
+            and now - known[1] < GROUP_SECONDS
+            and known[0].topic.schema_version == topic.schema_version  # Else it has grown.
+        ):
             return known[0]
         generation = self._generation
         try:
