@@ -21,6 +21,7 @@ import pytest
 from fix_calls import Calls
 from fix_metadata import NOON, SCHEMA, A, B, accepted, batch_of, offsets_of
 from fix_postgres import PASSWORD, PostgresServer, empty_schema, new_schema
+from fix_threads import Threads
 from postgres_proxy import CommitProxy, Cut, through
 from waiting import until
 
@@ -352,6 +353,21 @@ def test_no_call_waits_for_a_connection_to_a_server_that_does_not_answer(
                     metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
             metadata.close()
             assert time.monotonic() < began + 30
+
+
+def test_calls_end_where_no_thread_starts_that_waits_for_the_server(
+    earnest_postgres: PostgresServer, threads: Threads
+) -> None:
+    url = f"{earnest_postgres.new_database()}?connect_timeout=2"
+    with PostgresMetadata(url, bounds=PostgresBounds(listener_look=1e6)) as metadata:
+        topic = metadata.admin.create_topic(NAME, SCHEMA)
+        threads.refuse("wings-postgres-return")
+        with earnest_postgres.paused():
+            for _ in range(2):
+                with calls_until(Deadline.after(0.1)), pytest.raises(Unavailable):
+                    metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
+        assert threads.refused.is_set()
+        metadata.registry.locate(topic.uuid, UNPARTITIONED, 0, 1)
 
 
 def test_that_the_server_is_away_is_known_before_a_connection_is_broken_off() -> None:

@@ -574,9 +574,14 @@ class PostgresConnections:
             self.away = Away(since, reason, hangs)
         if hangs:
             # Nothing waits for its end: a connect takes seconds.
-            threading.Thread(
+            waits = threading.Thread(
                 target=self._await_return, name="wings-postgres-return", daemon=True
-            ).start()
+            )
+            try:
+                waits.start()
+            except RuntimeError:  # There are too many: callers connect.
+                with self._lock:
+                    self.away = Away(since, reason, hangs=False)
 
     def _await_return(self) -> None:
         """Connect until that works, or is refused."""
