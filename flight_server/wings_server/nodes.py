@@ -200,9 +200,7 @@ class GroupNode:
         with suppress(WingsError):  # They end by themselves.
             self.coordinator.close()
         with self._lock:
-            clients, self._clients = self._clients, {}
-        for client in clients.values():
-            client.close()
+            self._clients.clear()  # Those in use are closed after their calls.
 
     def topic_of(self, name: str) -> Topic:
         """Return a topic that members read.

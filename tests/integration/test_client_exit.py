@@ -141,3 +141,37 @@ def test_a_thread_connects_after_the_main_thread_has_ended(
         client.create_topic(new_topic_id, {"n": "int64"})
     done = run(LATE, server.flight, new_topic_id)
     assert (done.returncode, done.stdout, done.stderr) == (0, "3 3 3\n", "")
+
+
+CLOSING = """
+import sys, threading, time
+import wings_client
+
+
+def ask(client, ready):
+    ready.wait()
+    try:
+        while True:
+            client.topics()
+    except wings_client.WingsError as refusal:
+        assert "closed" in str(refusal), refusal
+
+
+for number in range(300):
+    client, ready = wings_client.connect(sys.argv[1]), threading.Barrier(5)
+    threads = [threading.Thread(target=ask, args=(client, ready)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    time.sleep(number % 20 * 0.0002)
+    client.close()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_a_client_that_is_closed_while_threads_begin_calls_refuses_them(
+    server: RunningServer,
+) -> None:
+    done = run(CLOSING, server.flight)
+    assert (done.returncode, done.stderr) == (0, "")
