@@ -15,7 +15,7 @@ from programs import Program, shrink
 
 COMMAND = Path(__file__).with_name("run_world.py")
 
-SEEDS = 2_000
+SEEDS = 500
 """Worlds of each `make test`: a third of them of nodes."""
 
 SOAK_SEEDS = 1_000_000
