@@ -34,7 +34,7 @@ AZURITE := 3.37.0
 KAFKAJS := 2.2.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster test fast soak jdbc iceberg-rest kafka-java kafka-javascript kafka-go kafka-librdkafka kafka-spark azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
+.PHONY: help demo cluster test worlds fast soak jdbc iceberg-rest kafka-java kafka-javascript kafka-go kafka-librdkafka kafka-spark azurite $(SPARKS:%=spark-%) check bench docs dist protocol lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -47,8 +47,12 @@ cluster: $(VENV)/.dev ## S3, PostgreSQL and three nodes, until Ctrl-C
 	$(BIN)/python examples/cluster
 
 test: $(VENV)/.dev $(VENV)/spark.jsa ## all tests but the soak tests; AREA=share: those of one area
-	files=$$($(if $(AREA),$(BIN)/python tests/areas.py $(AREA))) && \
+	files=$$($(if $(AREA),$(BIN)/python tests/areas.py $(AREA),echo --ignore=tests/world)) && \
 		$(BIN)/python -m pytest -m "not soak" --numprocesses $(PROCESSES) --no-loadscope-reorder $$files
+	$(if $(AREA),,$(MAKE) worlds)
+
+worlds: $(VENV)/.dev ## the simulated worlds of `make test`: by themselves, as they take all cores
+	$(BIN)/python -m pytest -m "not soak" tests/world
 
 fast: $(VENV)/.dev ## the unit tests that start no programs: at each change, in under 90 seconds
 	$(BIN)/python -m pytest tests/unit -m "not soak and not spark and not postgres and not programs" --numprocesses 3 --no-loadscope-reorder

@@ -2,11 +2,11 @@
 
 The modules of the product are imported with other `threading`, `time`, `queue`,
 `concurrent.futures`, `random`, `secrets` and `uuid` than those of the standard library; nothing of
-the product is changed for it. Threads are threads of the operating system, each parked on a lock of
-its own until the scheduler hands it the turn; one whose task has ended runs another. Turns change
-where a thread takes or releases a lock, waits, sleeps, begins or ends. The clock is virtual: it
-moves a microsecond at each such point, to the next timer where no thread can run, and now and then
-by a stall while others could.
+the product is changed for it. Its threads are greenlets of one thread of the operating system: all
+but one stand still until the scheduler hands them the turn. Turns change where a thread takes or
+releases a lock, waits, sleeps, begins or ends. The clock is virtual: it moves a microsecond at each
+such point, to the next timer where no thread can run, and now and then by a stall while others
+could.
 
 A part of the world that crashes is a `Life`: its own threads never run again, and callers in it
 get `Crashed`. What is below the interpreter stays real: SQLite, pyarrow, the file system.
@@ -18,7 +18,6 @@ import heapq
 import importlib.util
 import itertools
 import math
-import os
 import queue
 import random
 import secrets
@@ -34,6 +33,8 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 PACKAGES = ("wings_core", "wings_server")
 """Import packages that are simulated."""
@@ -79,63 +80,15 @@ class Task:
     number: int
     name: str
     life: Life
-    gate: Any
-    """The gate of the system's thread that runs it."""
+    greenlet: greenlet
     woken: bool = True
     """Whether it can run; False: it waits for a lock or a timer."""
     waits: int = 0
     """How often it has waited: tells a timer that is out of date."""
 
 
-class _SystemThread:
-    """A thread of the operating system: runs one task after another.
-
-    Attributes:
-        gate: Held by nobody while it is the turn of the thread's task.
-    """
-
-    def __init__(self) -> None:
-        self.gate = _held()
-        self._next: tuple[Scheduler, Task, Callable[[], None]] | None = None
-        _thread.start_new_thread(self._serve, ())
-
-    def begin(self, scheduler: "Scheduler", task: Task, run: Callable[[], None]) -> None:
-        """Run a task from its first turn on."""
-        self._next = scheduler, task, run
-
-    def _serve(self) -> None:
-        while True:
-            self.gate.acquire()
-            self._run().hand_over()
-
-    def _run(self) -> "Scheduler":
-        """Run the task; returns its scheduler, and leaves nothing that is the task's behind."""
-        assert self._next is not None
-        scheduler, task, run = self._next
-        self._next = None
-        try:
-            run()
-        except Crashed:
-            pass
-        except BaseException as error:  # noqa: BLE001 - the world ends by it
-            if not task.life.dead:
-                scheduler.fail(error)
-        task.woken = False
-        task.life = Life("ended", dead=True)  # Nothing wakes it any more.
-        _idle.append(self)
-        return scheduler
-
-
-_idle: list[_SystemThread] = []
-"""Threads whose tasks have ended: to begin one takes as long as some switches."""
-os.register_at_fork(after_in_child=_idle.clear)
-
-
-def _held() -> Any:
-    """Return a lock that is held."""
-    lock = _thread.allocate_lock()
-    lock.acquire()
-    return lock
+_parked: set[greenlet] = set()
+"""Threads that have not ended: one that is forgotten would run on, by an error raised in it."""
 
 
 class Scheduler:
@@ -162,7 +115,7 @@ class Scheduler:
         self._ready: list[Task] = []
         self._timers: list[tuple[int, int, int, Task]] = []
         self.outside = Life("the world")
-        self.current = Task(next(self._numbers), "main", self.outside, _held())
+        self.current = Task(next(self._numbers), "main", self.outside, getcurrent())
         self.failure: BaseException | None = None
         self.blocked: dict[Task, Lock] = {}
         """The lock that each task waits for."""
@@ -255,9 +208,9 @@ class Scheduler:
 
     def start(self, name: str, run: Callable[[], None], life: Life | None = None) -> Task:
         """Begin a thread; by default, of the caller's life."""
-        thread = _idle.pop() if _idle else _SystemThread()
-        task = Task(next(self._numbers), name, life or self.current.life, thread.gate)
-        thread.begin(self, task, run)
+        made = greenlet(lambda *_: self._serve(task, run), self.main.greenlet)
+        task = Task(next(self._numbers), name, life or self.current.life, made)
+        _parked.add(made)
         self._ready.append(task)
         return task
 
@@ -329,19 +282,30 @@ class Scheduler:
                 continue
             self.now_ns = max(self.now_ns, self._timers[0][0])
 
-    def hand_over(self) -> Task:
+    def _serve(self, task: Task, run: Callable[[], None]) -> None:
+        """Run a task to its end, which goes on with that whose turn is next."""
+        try:
+            run()
+        except Crashed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the world ends by it
+            if not task.life.dead:
+                self.fail(error)
+        task.woken = False
+        task.life = Life("ended", dead=True)  # Nothing wakes it any more.
+        _parked.remove(task.greenlet)
+        task.greenlet.parent = self._hand_over().greenlet
+
+    def _hand_over(self) -> Task:
         """Give the turn to a task that can run; returns it."""
-        before, self.current = self.current, self._next()
-        task = self.current
+        self.current = task = self._next()
         self.trace = zlib.crc32(b"%d %d" % (task.number, self.now_ns), self.trace)
-        if task is not before:
-            task.gate.release()
         return task
 
     def _switch(self) -> None:
-        task = self.current
-        if self.hand_over() is not task:
-            task.gate.acquire()
+        before, task = self.current, self._hand_over()
+        if task is not before:
+            task.greenlet.switch()
 
     def _check(self, task: Task) -> None:
         if task is self.main and self.failure is not None:
@@ -436,6 +400,25 @@ class Lock:
         self.release()
 
 
+class Local:
+    """Attributes that each thread has of its own, as `threading.local` has them."""
+
+    def __init__(self) -> None:
+        self.__dict__["_of_tasks"] = {}
+
+    def _own(self) -> dict[str, Any]:
+        return self._of_tasks.setdefault(world and world.current, {})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._own()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._own()[name] = value
+
+
 class Thread:
     """A thread as `threading` has them, by the part that the product uses."""
 
@@ -496,6 +479,10 @@ def sleep(seconds: float) -> None:
     """Sleep, by the clock of the world."""
     assert world is not None
     world.wait(world.now_ns + int(seconds * 1e9))
+
+
+def _identity() -> int:
+    return 0 if world is None else world.current.number
 
 
 def _random() -> random.Random:
@@ -567,7 +554,9 @@ _simulated: dict[str, ModuleType] = {
         time_ns=_time_ns,
         sleep=sleep,
     ),
-    "_thread": _like(_thread, allocate_lock=Lock, _set_sentinel=Lock),
+    "_thread": _like(
+        _thread, allocate_lock=Lock, _set_sentinel=Lock, _local=Local, get_ident=_identity
+    ),
 }
 """What the product's modules import, by name."""
 
