@@ -27,9 +27,9 @@ from wings_core.errors import InvalidArgument, StorageCorrupt, TopicNotFound, Un
 from wings_core.fetch.fetcher import Fetcher
 from wings_core.limits import Limits
 from wings_core.metadata.interfaces import all_topics
-from wings_core.metadata.repeats import RESULTS_KEPT_MAX, SequenceDraft, Series
+from wings_core.metadata.repeats import SequenceDraft, Series
 from wings_core.metadata.sqlite import SqliteMetadata
-from wings_core.metadata.sqlite.files import row_checksum
+from wings_core.metadata.sqlite.commit import write_results
 from wings_core.metadata.sqlite.schema import VERSIONS
 from wings_core.model import INLINE_SUFFIX, Location, PageFormat, Topic
 from wings_core.names import TopicName
@@ -424,10 +424,14 @@ def _cut_producers(connection: sqlite3.Connection, topic_id: int, ends: dict[str
         "SELECT producer_id, sequence, committed, committed_at FROM producer_results "
         "WHERE topic_id = ?",
         (topic_id,),
-    ).fetchall()
+    )
+    results = [
+        (producer, Series.from_json(last, committed), committed_at)
+        for producer, last, committed, committed_at in rows
+    ]
     gone: dict[str, int] = {}
-    for producer, last, committed, _ in rows:
-        for sequence, ranges in Series.from_json(last, committed).batches():
+    for producer, series, _ in results:
+        for sequence, ranges in series.batches():
             # Any part: others may stay, as a partition raises timestamps that are before its last.
             if any(
                 each.end_offset >= ends.get(each.partition, each.end_offset + 1) for each in ranges
@@ -442,20 +446,14 @@ def _cut_producers(connection: sqlite3.Connection, topic_id: int, ends: dict[str
             "DELETE FROM producer_results WHERE topic_id = ? AND producer_id = ? AND sequence >= ?",
             (topic_id, producer, sequence),
         )
-    for producer, last, committed, committed_at in rows:
-        if producer not in gone:
-            continue
-        kept = Series.from_json(last, committed).before(gone[producer])
-        if kept is None or kept.sequence == last:  # All of it went, or nothing.
-            continue
-        slot = kept.sequence % RESULTS_KEPT_MAX
-        row = (topic_id, producer, slot, kept.sequence, kept.to_json(), committed_at)
-        connection.execute(
-            "INSERT OR REPLACE INTO producer_results "
-            "(topic_id, producer_id, slot, sequence, committed, committed_at, checksum) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*row, row_checksum(*row)),
-        )
+    write_results(
+        connection,
+        [
+            (topic_id, producer, kept, committed_at)
+            for producer, series, committed_at in results
+            if producer in gone and (kept := series.before(gone[producer])) is not None
+        ],
+    )
 
 
 def _cut_sequences(connection: sqlite3.Connection, topic_id: int, ends: dict[str, int]) -> None:

@@ -1,6 +1,7 @@
 """The commit of a flush to SQLite: the Judge decides on the batches, then rows are written."""
 
 import json
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -499,25 +500,26 @@ def _write_producers(connection: SqliteConnection, judge: Judge, now: int) -> No
         "ON CONFLICT DO UPDATE SET next_sequence = excluded.next_sequence",
         [(*key, draft.next_sequence) for key, draft in changed.items()],
     )
-    connection.raw.executemany(
+    # A flush may go around the ring, and all but the last round would be written over.
+    last = (
+        (key, one) for key, draft in changed.items() for one in draft.series[-RESULTS_KEPT_MAX:]
+    )
+    write_results(connection.raw, ((*key, series, now) for key, series in last))
+
+
+def write_results(
+    connection: sqlite3.Connection, results: Iterable[tuple[int, str, Series, int]]
+) -> None:
+    """Write what producers got: topic's id, producer's id, series, and when it was committed."""
+    rows = (
+        (topic_id, producer, each.sequence % RESULTS_KEPT_MAX, each.sequence, each.to_json(), time)
+        for topic_id, producer, each, time in results
+    )
+    connection.executemany(
         "INSERT OR REPLACE INTO producer_results "
         "(topic_id, producer_id, slot, sequence, committed, committed_at, checksum) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [
-            (*row, row_checksum(*row))
-            for key, draft in changed.items()
-            # A flush may go around the ring, and all but the last round would be written over.
-            for series in draft.series[-RESULTS_KEPT_MAX:]
-            for row in [
-                (
-                    *key,
-                    series.sequence % RESULTS_KEPT_MAX,
-                    series.sequence,
-                    series.to_json(),
-                    now,
-                )
-            ]
-        ],
+        [(*row, row_checksum(*row)) for row in rows],
     )
 
 
