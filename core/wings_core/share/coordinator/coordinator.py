@@ -278,20 +278,20 @@ class Coordinator:
             The error of each acknowledgement, or None, by request, and the outcome of each acquire,
             in the order given.
         """
-        results, leased = list[list[WingsError | None]](), list[Leased]()
+        results, leased, picked = list[list[WingsError | None]](), list[Leased](), None
         with self._blaming(group):
             group = self._check(group)
             if acquires:
                 index = self._index(group)
                 index.look()
                 picked = self._acquires.pick(index, group, acquires, peeked(acquires))
-                if requests:
-                    results, outcomes = self._settles.take(group, requests, picked.procedures)
-                else:
-                    outcomes = self._runner.run_all(picked.procedures)
-                leased = self._acquires.hand_out(picked, outcomes)
+            beside = () if picked is None else picked.procedures
+            if requests:
+                results, outcomes = self._settles.take(group, requests, beside)
             else:
-                results, _ = self._settles.take(group, requests, ())
+                outcomes = self._runner.run_all(beside)
+            if picked is not None:
+                leased = self._acquires.hand_out(picked, outcomes)
         accepted = sum(
             each.messages
             for (_, entries), errors in zip(requests, results, strict=True)
