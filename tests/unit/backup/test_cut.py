@@ -22,21 +22,28 @@ SCHEMA = pa.schema([("n", pa.int64())])
 KEYED = pa.schema([("key", pa.int64())])
 
 
-def push(log: Log, numbers: range, timestamp: int) -> list[CommitResult]:
-    """Push a row for each sequence, all in one flush; return what each got, or all in common."""
+def push_all(log: Log, batches: list[tuple[pa.RecordBatch, PushOptions]]) -> list[CommitResult]:
+    """Push batches in one flush; return what each got, or all in common."""
     preparer, stream = Preparer(log.admin.get_topic(NAME), log.limits), PushStream()
     (pending,) = {
-        log.group_commit.submit(
-            stream,
-            preparer.prepare(
-                pa.record_batch({"n": [number]}, schema=SCHEMA),
-                PushOptions(UNPARTITIONED, Sequence("p", number), timestamp=timestamp),
-            ),
-            awaited=True,
-        )
-        for number in numbers
+        log.group_commit.submit(stream, preparer.prepare(batch, options), awaited=True)
+        for batch, options in batches
     }
     return list(pending.outcomes())
+
+
+def push(log: Log, numbers: range, timestamp: int) -> list[CommitResult]:
+    """Push a row for each sequence in one flush; return what each got, or all in common."""
+    return push_all(
+        log,
+        [
+            (
+                pa.record_batch({"n": [number]}, schema=SCHEMA),
+                PushOptions(UNPARTITIONED, Sequence("p", number), timestamp=timestamp),
+            )
+            for number in numbers
+        ],
+    )
 
 
 def test_a_producer_goes_on_with_the_first_batch_of_a_series_that_went(tmp_path: Path) -> None:
@@ -58,11 +65,11 @@ def test_a_producer_goes_on_with_the_first_batch_of_a_series_that_went(tmp_path:
 
 def push_numbered(log: Log, first: int, timestamp: int) -> CommitResult:
     """Push two rows that have numbers of their partition."""
-    prepared = Preparer(log.admin.get_topic(NAME), log.limits).prepare(
-        pa.record_batch({"n": [first, first + 1]}, schema=SCHEMA),
-        PushOptions(timestamp=timestamp, partition_sequence=PartitionSequence("p", 1, first)),
+    batch = pa.record_batch({"n": [first, first + 1]}, schema=SCHEMA)
+    numbers = PartitionSequence("p", 1, first)
+    (result,) = push_all(
+        log, [(batch, PushOptions(timestamp=timestamp, partition_sequence=numbers))]
     )
-    (result,) = log.group_commit.submit(PushStream(), prepared, awaited=True).outcomes()
     return result
 
 
@@ -85,19 +92,16 @@ def test_numbers_of_rows_go_on_with_the_first_batch_that_went(tmp_path: Path) ->
 
 def push_keys(log: Log, producer: str, keys: list[int], timestamp: int) -> list[CommitResult]:
     """Push a row for each key, with sequences from 0 on; return what each got, or all in common."""
-    preparer, stream = Preparer(log.admin.get_topic(NAME), log.limits), PushStream()
-    (pending,) = {
-        log.group_commit.submit(
-            stream,
-            preparer.prepare(
+    return push_all(
+        log,
+        [
+            (
                 pa.record_batch({"key": [key]}, schema=KEYED),
                 PushOptions(sequence=Sequence(producer, number), timestamp=timestamp),
-            ),
-            awaited=True,
-        )
-        for number, key in enumerate(keys)
-    }
-    return list(pending.outcomes())
+            )
+            for number, key in enumerate(keys)
+        ],
+    )
 
 
 def test_batches_of_a_series_before_the_one_that_went_are_still_repeats(tmp_path: Path) -> None:
