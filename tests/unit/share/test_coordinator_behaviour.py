@@ -14,7 +14,7 @@ import pytest
 import replica_calls
 from fix_calls import Calls
 from fix_metadata import A, B
-from fix_share import ShareUnderTest, entry_of, open_share, spans
+from fix_share import ShareUnderTest, asking, entry_of, open_share, spans
 from tables import each
 
 from wings_core.errors import (
@@ -31,7 +31,7 @@ from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import finalize
 from wings_core.share.coordinator import lease as lease_module
 from wings_core.share.coordinator.partitions import ReadyPartitions
-from wings_core.share.model import Acknowledgement, AcknowledgeType, AcquireRequest, ShareKey
+from wings_core.share.model import Acknowledgement, AcknowledgeType, ShareKey
 from wings_core.share.progress import GroupCounts
 from wings_core.share.replica.requests import (
     Answer,
@@ -512,9 +512,7 @@ def test_a_wait_ends_with_a_commit_a_release_and_an_expiry(share: ShareUnderTest
 
     def wait() -> list[tuple[int, int, int]]:
         deadline = Deadline.after(LONG)
-        return spans(
-            share.coordinator.acquire(AcquireRequest(group, "me", None, 10), deadline, Cancel())
-        )
+        return spans(share.coordinator.acquire(asking(group, 10), deadline, Cancel()))
 
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(wait)
@@ -532,24 +530,20 @@ def test_a_wait_for_any_partition_hears_of_one_that_is_born(share: ShareUnderTes
     group = share.group(topic=topic)
     with ThreadPoolExecutor(1) as threads:
         deadline = Deadline.after(LONG)
-        waiting = threads.submit(
-            share.coordinator.acquire, AcquireRequest(group, "me", None, 10, 10), deadline, Cancel()
-        )
+        waiting = threads.submit(share.coordinator.acquire, asking(group, 10), deadline, Cancel())
         share.metadata.push(topic, 2, A)
         assert spans(waiting.result(LONG)) == [(0, 1, 1)]
 
 
 def test_a_deadline_and_a_cancellation_end_a_wait(share: ShareUnderTest) -> None:
     group = share.group()
-    found = share.coordinator.acquire(
-        AcquireRequest(group, "me", None, 1), Deadline.after(0.05), Cancel()
-    )
+    found = share.coordinator.acquire(asking(group, 1), Deadline.after(0.05), Cancel())
     assert found == []
     cancel = Cancel()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
             share.coordinator.acquire,
-            AcquireRequest(group, "me", None, 1, 1),
+            asking(group, 1),
             Deadline.after(LONG),
             cancel,
         )
@@ -563,7 +557,7 @@ def test_a_deleted_group_ends_its_waits_and_is_forgotten(share: ShareUnderTest) 
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
             share.coordinator.acquire,
-            AcquireRequest(group, "me", None, 1, 1),
+            asking(group, 1),
             Deadline.after(LONG),
             Cancel(),
         )
@@ -596,7 +590,7 @@ def test_a_closed_coordinator_ends_its_waits(share: ShareUnderTest) -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
             share.coordinator.acquire,
-            AcquireRequest(group, "me", None, 1, 1),
+            asking(group, 1),
             Deadline.after(LONG),
             Cancel(),
         )
@@ -758,7 +752,7 @@ def test_a_group_that_is_altered_here_is_so_for_whoever_waits(share: ShareUnderT
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
             share.coordinator.acquire,
-            AcquireRequest(group, "me", None, 9, 9),
+            asking(group, 9),
             Deadline.after(LONG),
             Cancel(),
         )
@@ -773,7 +767,7 @@ def test_a_group_that_is_altered_during_a_look_is_looked_at_with_what_it_is_then
     share.metadata.push(share.topic, 2)
     group = share.group(in_flight_max=1)
     assert len(share.acquire(group)) == 1
-    registry, request = share.metadata.registry, AcquireRequest(group, "two", None, 1)
+    registry, request = share.metadata.registry, asking(group, 1, member="two")
     listed = registry.partition_states
 
     def altering(topic_uuid: str) -> list[PartitionState]:
@@ -831,7 +825,7 @@ def test_who_asked_for_what_another_node_has_had_is_called_to_ask_for_the_rest(
 ) -> None:
     share, other = remote_share, remote_share.open_coordinator()
     group = share.group()
-    request = AcquireRequest(group, "two", None, 1)
+    request = asking(group, 1, member="two")
     share.metadata.push(share.topic, 1)
     (first,) = other.acquire_now(request)
     assert share.acknowledge(group, first, "accept", member="two", coordinator=other) is None
@@ -856,7 +850,7 @@ def test_what_others_hold_is_asked_for_less_and_less_often_however_often_a_membe
         group, other = share.group(in_flight_max=1), share.open_coordinator()
         share.metadata.push(share.topic, 1_000)
         (leased,) = share.acquire(group)
-        request = AcquireRequest(group, "two", None, 1)
+        request = asking(group, 1, member="two")
         asked = list[int]()
         perform = share.replicas[0].perform
 
@@ -880,7 +874,7 @@ def test_what_comes_after_all_that_others_hold_is_acquired_at_once(tmp_path: Pat
         group, other = share.group(), share.open_coordinator()
         share.metadata.push(share.topic, 1_000)
         assert len(share.acquire(group, 200)) == 1
-        request = AcquireRequest(group, "two", None, 1)
+        request = asking(group, 1, member="two")
         for offset in range(200, 210):
             assert spans(other.acquire_now(request)) == [(offset, offset, 1)]
 
@@ -894,7 +888,7 @@ def test_what_comes_after_all_that_another_node_was_told_to_delay_is_acquired_at
     for offset, delay_ms in zip(range(20), (60_000, 70_000) * 10, strict=True):
         one = replace(leased, start_offset=offset, end_offset=offset)
         assert share.acknowledge(group, one, "release", delay_ms=delay_ms) is None
-    request = AcquireRequest(group, "two", None, 1)
+    request = asking(group, 1, member="two")
     for offset in range(20, 25):
         assert spans(other.acquire_now(request)) == [(offset, offset, 1)]
         share.clock.time += 1.6
@@ -909,7 +903,7 @@ def test_who_loses_all_that_it_asks_for_to_another_node_is_called_for_the_rest(
     with open_share(tmp_path, 3) as share:
         group, other = share.group(), share.open_coordinator()
         share.metadata.push(share.topic, 1_000)
-        request = AcquireRequest(group, "two", None, 1)
+        request = asking(group, 1, member="two")
         perform = share.replicas[0].perform
 
         def overtaken(requests: Sequence[Request]) -> Sequence[Answer]:
@@ -939,7 +933,7 @@ def test_new_messages_are_acquired_at_once_while_others_hold_all_older_ones(
         group, other = share.group(), share.open_coordinator()
         share.metadata.push(share.topic, 200)
         assert len(share.acquire(group, 200)) == 1
-        request = AcquireRequest(group, "two", None, 1)
+        request = asking(group, 1, member="two")
         for _ in range(50):
             assert other.acquire_now(request) == []
             share.clock.time += 0.1
@@ -970,7 +964,7 @@ def test_a_look_ends_though_what_it_has_looked_at_is_to_be_asked_for_again_by_th
             return perform(requests)
 
         share.replicas[0].perform = slow
-        assert other.acquire_now(AcquireRequest(group, "two", None, 1)) == []
+        assert other.acquire_now(asking(group, 1, member="two")) == []
         assert len(asked) == 2
 
 
@@ -983,7 +977,7 @@ def test_who_finds_the_window_full_of_what_is_asked_for_just_now_does_not_look_a
         assert spans(share.acquire(group, coordinator=coordinator)) == [(0, 0, 1)]
         share.clock.time += 40  # Past the lock, and the next time the replicas would be asked.
         called, looked = threading.Event(), list[int]()
-        request = AcquireRequest(group, "two", None, 1)
+        request = asking(group, 1, member="two")
         perform = share.replicas[0].perform
 
         def looking(requests: Sequence[Request]) -> Sequence[Answer]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from fix_share import asking
 
 from wings_core.contracts.reads import ReadOptions
 from wings_core.data_directory import DataDirectory
@@ -20,7 +21,7 @@ from wings_core.log import Log
 from wings_core.model import LeasedRange, ShareConfig, ShareGroup
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED
-from wings_core.share.model import Acknowledgement, AcquireRequest
+from wings_core.share.model import Acknowledgement
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import RangeAnswer, TombstoneRequest
 from wings_core.times import Deadline
@@ -42,7 +43,7 @@ def opened(path: Path) -> Generator[Log]:
 
 def acquire(log: Log, group: ShareGroup) -> list[LeasedRange]:
     return log.shares.coordinator.acquire(
-        AcquireRequest(group, "one", None, 100), Deadline.after(20), Cancel()
+        asking(group, 100, member="one"), Deadline.after(20), Cancel()
     )
 
 

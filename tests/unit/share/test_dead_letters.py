@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fix_calls import Calls
+from fix_share import asking
 
 from wings_core.data_directory import DataDirectory
 from wings_core.deployments import OneDirectory
@@ -36,7 +37,7 @@ from wings_core.share.dead_letters.writer import (
     open_dead_letter_topic,
 )
 from wings_core.share.delivery.record_fetcher import LogSource, RecordFetcher, RecordSource
-from wings_core.share.model import AcquireRequest, ArchivedRange
+from wings_core.share.model import ArchivedRange
 from wings_core.times import Deadline
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("n", pa.int64())])
@@ -332,7 +333,7 @@ def test_a_group_that_metadata_may_have_taken_is_served_where_it_has_from_its_st
             group = log.shares.create(ORDERS, "billing", ShareConfig(), if_not_exists=True)
             push(log, 3)
             (leased,) = log.shares.coordinator.acquire(
-                AcquireRequest(group, "one", None, 10), Deadline.after(20), Cancel()
+                asking(group, 10, member="one"), Deadline.after(20), Cancel()
             )
             assert (leased.start_offset, leased.end_offset) == (3, 3)
         finally:

@@ -6,14 +6,13 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from fix_share import ShareUnderTest, spans
+from fix_share import ShareUnderTest, asking, spans
 
 from wings_core.errors import InvalidArgument, Unavailable
 from wings_core.model import ShareGroup, Topic, TopicConfig
 from wings_core.names import TopicName
 from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.delivery.record_fetcher import LogTimes, check_column, microseconds
-from wings_core.share.model import AcquireRequest
 from wings_core.share.state import partition
 from wings_core.share.state.partition import MessageState, MessageStates
 
@@ -40,7 +39,7 @@ class Times:
 
 def acquire(share: ShareUnderTest, group: ShareGroup, **changes: Any) -> list[tuple[int, int, int]]:
     coordinator = changes.pop("coordinator", share.coordinator)
-    request = AcquireRequest(group, "me", None, 100)
+    request = asking(group, 100)
     return spans(coordinator.acquire_now(replace(request, **changes)))
 
 
@@ -65,7 +64,7 @@ def test_another_coordinator_keeps_to_the_times_too(share: ShareUnderTest) -> No
     share.metadata.push(share.topic, 4)
     group = share.group(deliver_at_column="at")
     Times(share, 60, 0, 60, 0)
-    (first, *_) = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 1))
+    (first, *_) = share.coordinator.acquire_now(asking(group, 1))
     assert share.acknowledge(group, first, "release") is None
     other = share.open_coordinator()
     assert acquire(share, group, coordinator=other) == [(1, 1, 2)]
@@ -81,7 +80,7 @@ def test_in_order_a_message_whose_time_has_not_come_holds_back_what_follows(
     share.metadata.push(share.topic, 4)
     group = share.group(deliver_at_column="at", ordering="partition")
     Times(share, 0, 5, None, 0)
-    (first,) = share.coordinator.acquire_now(AcquireRequest(group, "me", None, 100))
+    (first,) = share.coordinator.acquire_now(asking(group, 100))
     assert spans([first]) == [(0, 0, 1)]
     assert share.acknowledge(group, first, "accept") is None
     assert acquire(share, group) == []
@@ -98,7 +97,7 @@ def test_times_that_cannot_be_read_deliver_nothing_and_are_read_again(
     with pytest.raises(Unavailable):
         acquire(share, group)
     # Beside others, no times are read.
-    assert share.coordinator.settle(group, (), [AcquireRequest(group, "me", None, 9)])[1] == [[]]
+    assert share.coordinator.settle(group, (), [asking(group, 9)])[1] == [[]]
     times.error = None
     assert acquire(share, group) == [(0, 1, 1)]
 

@@ -6,11 +6,11 @@ from typing import cast
 import pytest
 import replica_calls
 from fix_metadata import A, B
-from fix_share import HandClock, ShareUnderTest, spans
+from fix_share import HandClock, ShareUnderTest, asking, spans
 
 from wings_core.model import Lease, LeasedRange, ShareConfig, ShareGroup
 from wings_core.share.coordinator import finalize
-from wings_core.share.model import AcquireRequest, OffsetRange, ShareKey
+from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import HoldRequest, PartOutcome, RangeAnswer
 from wings_core.share.replica.sqlite_store import SqliteHoldStore
@@ -157,6 +157,6 @@ def test_no_more_of_a_partition_is_leased_than_a_delivery_takes(share: ShareUnde
     share.metadata.push(topic, 5, A)
     share.metadata.push(topic, 5, B)
     group = share.group(topic=topic, ordering="partition", acquire_mode="batch_optimized")
-    request = AcquireRequest(group, "me", None, 10, range_max=2)
+    request = asking(group, 10, range_max=2)
     found = share.coordinator.acquire_now(request)
     assert sorted(of(each) for each in found) == [(A, 0, 1, 1), (B, 0, 1, 1)]

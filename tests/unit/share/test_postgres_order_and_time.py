@@ -6,11 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from fix_metadata import open_sqlite
-from fix_share import PostgresHolds, ShareUnderTest, spans
+from fix_share import PostgresHolds, ShareUnderTest, asking, spans
 
 from wings_core.model import ShareGroup, Topic
 from wings_core.partitions import Partition
-from wings_core.share.model import AcquireRequest
 from wings_core.share.replica.replica import Replica
 
 LOCK_MS = 10_000
@@ -86,7 +85,7 @@ def test_times_are_kept_by_the_process_that_takes_over(
     share.times = times
 
     def acquired(group: ShareGroup) -> list[tuple[int, int]]:
-        request = AcquireRequest(group, "me", None, 100)
+        request = asking(group, 100)
         found = coordinator.acquire_now(request)
         for leased in found:
             assert share.acknowledge(group, leased, "accept", coordinator=coordinator) is None

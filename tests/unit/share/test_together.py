@@ -3,32 +3,27 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from fix_calls import Calls
 from fix_metadata import A, B
-from fix_share import ShareUnderTest, entry_of, open_share
+from fix_share import ShareUnderTest, asking, entry_of, open_share
 
 from wings_core.errors import InvalidRecordState, Unavailable, WingsError
 from wings_core.model import Lease, LeasedRange, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.lease import Acquires
-from wings_core.share.model import Acknowledgement, AcquireRequest, ShareKey
+from wings_core.share.model import Acknowledgement, ShareKey
 from wings_core.share.quorum.quorum import TRIES_MAX, Runner
 from wings_core.share.replica.requests import Broadcast, HoldRequest, ReleaseEntry, ReleaseRequest
 
 MEMBERS = ("one", "two", "three")
 
 
-def acquired(
-    share: ShareUnderTest, group: ShareGroup, messages: int, **config: Any
-) -> list[list[LeasedRange]]:
+def acquired(share: ShareUnderTest, group: ShareGroup, messages: int) -> list[list[LeasedRange]]:
     """Acquire for all members at once, up to so many messages each."""
-    requests = [
-        AcquireRequest(group, member, None, messages, messages, **config) for member in MEMBERS
-    ]
+    requests = [asking(group, messages, member=member) for member in MEMBERS]
     found: list[list[LeasedRange]] = []
     for each in share.coordinator.settle(group, (), requests)[1]:
         assert not isinstance(each, WingsError), each
@@ -80,7 +75,7 @@ def test_where_one_partition_is_not_known_nothing_of_another_is_kept_from_the_ne
             raise Unavailable("metadata is gone")
 
     calls.before(Acquires, "_log", lose_b)
-    requests = [AcquireRequest(group, "one", each, 3, 3) for each in (A, B)]
+    requests = [asking(group, 3, member="one", partition=each) for each in (A, B)]
     with pytest.raises(Unavailable):
         share.coordinator.settle(group, (), requests)
     calls.stop()
@@ -103,7 +98,7 @@ def test_members_are_left_to_wait_while_what_comes_first_in_order_is_under_way(
     share.metadata.push(share.topic, 10)
     group = share.group(ordering="partition")
     woken: list[None] = []
-    waiting = AcquireRequest(group, "waiting", None, 3, 3)
+    waiting = asking(group, 3, member="waiting")
     with share.coordinator.watch(waiting, partial(woken.append, None)):
         assert offsets(acquired(share, group, 3)) == [0, 1, 2]
         assert offsets(acquired(share, group, 3)) == []
@@ -216,11 +211,11 @@ def test_messages_of_many_partitions_are_held_by_one_request_to_each_replica(
             asked.append(len({request.key for request in holds}))
 
     calls.before(Runner, "_broadcast_all", count)
-    ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23))
+    ranges = share.coordinator.acquire_now(asking(group, 23, member="m"))
     assert asked == [12]
     assert sum(leased.messages for leased in ranges) == 23
     assert {leased.partition for leased in ranges} == set(partitions)
-    rest = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 23, 23))
+    rest = share.coordinator.acquire_now(asking(group, 23, member="m"))
     assert sum(leased.messages for leased in rest) == 1
 
 
@@ -232,13 +227,13 @@ def test_what_failed_before_comes_by_itself_though_other_partitions_have_message
         share.metadata.push(topic, 4, partition)
     group = share.group(topic=topic, delivery_limit=3)
     for _ in range(2):
-        (failed,) = share.coordinator.acquire_now(AcquireRequest(group, "m", A, 4, 4))
+        (failed,) = share.coordinator.acquire_now(asking(group, 4, member="m", partition=A))
         released = entry_of(failed, "release")
         assert share.coordinator.acknowledge(group, "m", [released]) == [None]
     counts: set[tuple[int, ...]] = set()
     for _ in range(100):  # By chance, whose turn it is.
         share.metadata.push(topic, 4, B)  # There is always something else.
-        ranges = share.coordinator.acquire_now(AcquireRequest(group, "m", None, 4, 4))
+        ranges = share.coordinator.acquire_now(asking(group, 4, member="m"))
         counts.add(tuple(sorted({leased.delivery_count for leased in ranges})))
         if (3,) in counts:
             break

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 from fix_calls import Calls
-from fix_share import ShareUnderTest, entry_of, open_share, spans
+from fix_share import ShareUnderTest, asking, entry_of, open_share, spans
 
 from wings_core.errors import GroupNotFound, Internal, InvalidRecordState, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
@@ -19,7 +19,7 @@ from wings_core.model import LeasedRange, ShareGroup
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import coordinator as coordinator_module
 from wings_core.share.coordinator.upkeep import Loop
-from wings_core.share.model import Acknowledgement, AcquireRequest
+from wings_core.share.model import Acknowledgement
 from wings_core.share.replica.replica import Replica
 from wings_core.share.replica.requests import (
     HoldRequest,
@@ -38,10 +38,6 @@ def embedded(tmp_path: Path) -> Generator[ShareUnderTest]:
     """A topic without a key, and groups over it, with the replica in the process."""
     with open_share(tmp_path, 1) as opened:
         yield opened
-
-
-def request(group: ShareGroup, messages: int = 10, member: str = "me") -> AcquireRequest:
-    return AcquireRequest(group, member, None, messages)
 
 
 def before(
@@ -106,7 +102,7 @@ def test_a_hold_that_fails_wakes_another_member(
     group = embedded.group()
     todo = before(embedded, monkeypatch, HoldRequest)
     woken = threading.Event()
-    other = request(group, member="other")
+    other = asking(group, member="other")
 
     def fail_amid_a_look() -> None:
         assert not embedded.coordinator.acquire_now(other)
@@ -126,12 +122,12 @@ def test_who_is_told_that_there_is_nothing_is_called_when_there_is(
     embedded.metadata.push(embedded.topic, 2)
     group, woken = embedded.group(), threading.Event()
     watched = embedded.coordinator.watch_idle
-    assert watched(request(group), woken.set) is None  # Nobody has looked yet.
+    assert watched(asking(group), woken.set) is None  # Nobody has looked yet.
     assert len(embedded.acquire(group, 1)) == 1
-    assert watched(request(group), woken.set) is None  # There are more.
+    assert watched(asking(group), woken.set) is None  # There are more.
     assert len(embedded.acquire(group)) == 1
     assert not woken.is_set()
-    watch = watched(request(group), woken.set)
+    watch = watched(asking(group), woken.set)
     assert watch is not None
     embedded.metadata.push(embedded.topic, 1)
     assert woken.is_set()
@@ -141,14 +137,14 @@ def test_who_is_told_that_there_is_nothing_is_called_when_there_is(
     assert not woken.is_set()
     embedded.coordinator.delete(group)
     with pytest.raises(GroupNotFound):
-        watched(request(group), woken.set)
+        watched(asking(group), woken.set)
 
 
 def test_a_node_is_never_told_that_there_is_nothing(tmp_path: Path) -> None:
     with open_share(tmp_path, 3) as share:
         group = share.group()
         assert share.acquire(group) == []
-        assert share.coordinator.watch_idle(request(group), print) is None
+        assert share.coordinator.watch_idle(asking(group), print) is None
 
 
 @pytest.fixture
@@ -166,8 +162,8 @@ def test_a_member_that_waits_is_woken_when_a_delay_ends(
     (held,) = embedded.acquire(group, member="other")
     assert embedded.acknowledge(group, held, "release", member="other", delay_ms=20) is None
     woken = threading.Event()
-    with embedded.coordinator.watch(request(group), woken.set):
-        assert not embedded.coordinator.acquire_now(request(group))
+    with embedded.coordinator.watch(asking(group), woken.set):
+        assert not embedded.coordinator.acquire_now(asking(group))
         embedded.clock.time += 0.03
         assert woken.wait(LONG)
 
@@ -181,7 +177,7 @@ def test_room_that_retention_makes_wakes_a_member_though_the_acknowledgement_is_
     group, woken = embedded.group(in_flight_max=2), threading.Event()
     first, second = (embedded.acquire(group, 1)[0] for _ in range(2))
     assert embedded.acquire(group, 1) == []  # The window is full.
-    with embedded.coordinator.watch(request(group, 1), woken.set):
+    with embedded.coordinator.watch(asking(group, 1), woken.set):
         embedded.metadata.opened.maintenance.expire(
             embedded.topic.uuid, UNPARTITIONED, age_us=None, bytes_kept=200, pages_max=2
         )
@@ -203,14 +199,14 @@ def test_no_member_is_woken_when_the_lock_would_end_of_what_was_accepted(
     look = coordinator._wake_due  # pyright: ignore[reportPrivateUsage]
 
     def acquire(messages: int) -> Sequence[LeasedRange]:
-        return coordinator.acquire_now(request(group, messages))
+        return coordinator.acquire_now(asking(group, messages))
 
     (first,) = acquire(1)
     accepted = embedded.acknowledge(group, first, "accept", coordinator=coordinator)
     assert accepted is None
     embedded.clock.time += 10
     assert len(acquire(1)) == 1
-    with coordinator.watch(request(group), woken.set):
+    with coordinator.watch(asking(group), woken.set):
         assert not acquire(1)
         embedded.clock.time += group.config.lock_duration_ms / 1_000 - 9
         look()
@@ -252,19 +248,19 @@ def test_what_becomes_due_does_not_wait_for_dead_letters_that_are_being_written(
         assert go_on.wait(LONG)
 
     embedded.dead_letters.slow = write_slowly
-    waits = embedded.coordinator.watch(request(group), woken.set)
+    waits = embedded.coordinator.watch(asking(group), woken.set)
     with waits:
-        assert not embedded.coordinator.acquire_now(request(group))
+        assert not embedded.coordinator.acquire_now(asking(group))
         embedded.clock.time += 3_699.98  # The lock of the first has ended, at the delivery limit.
-        assert not embedded.coordinator.acquire_now(request(group, member="other"))
+        assert not embedded.coordinator.acquire_now(asking(group, member="other"))
         try:
             assert writing.wait(LONG)
             assert woken.is_set()
             woken.clear()
-            assert not embedded.coordinator.acquire_now(request(group))
+            assert not embedded.coordinator.acquire_now(asking(group))
             embedded.clock.time += 0.03
             assert woken.wait(LONG)
-            leased = embedded.coordinator.acquire_now(request(group))
+            leased = embedded.coordinator.acquire_now(asking(group))
             assert spans(list(leased)) == [(1, 1, 1)]
         finally:
             go_on.set()
@@ -283,7 +279,7 @@ def test_a_wake_up_as_the_deadline_passes_is_not_taken_along(
             return self.is_set()
 
     leased = embedded.coordinator.acquire(
-        request(group), Deadline.after(LONG), Cancel(CommitAtTheEnd())
+        asking(group), Deadline.after(LONG), Cancel(CommitAtTheEnd())
     )
     assert spans(leased) == [(0, 1, 1)]
 
@@ -330,10 +326,10 @@ def test_a_member_that_waits_alone_follows_what_another_node_does_to_its_group(
 
     there = embedded.open_coordinator(find)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(there.acquire, request(group), Deadline.after(LONG), Cancel())
+        waiting = threads.submit(there.acquire, asking(group), Deadline.after(LONG), Cancel())
         now[0] = wider
         assert spans(waited(waiting)) == [(1, 1, 1)]
-        waiting = threads.submit(there.acquire, request(group), Deadline.after(LONG), Cancel())
+        waiting = threads.submit(there.acquire, asking(group), Deadline.after(LONG), Cancel())
         now.clear()
         with pytest.raises(GroupNotFound):
             waited(waiting)
