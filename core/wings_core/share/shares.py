@@ -9,13 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from wings_core.errors import (
-    GroupNotFound,
-    NotFound,
-    SchemaMismatch,
-    Unavailable,
-    WingsError,
-)
+from wings_core.errors import GroupNotFound, NotFound, Unavailable, WingsError
 from wings_core.fetch.fetcher import Cancel
 from wings_core.limits import Limits
 from wings_core.metadata.checks import check_name, existing_group
@@ -243,8 +237,6 @@ class Shares:
             if unsent:
                 self.coordinator.release_undelivered(group, unsent)
         if failure is not None and not delivered:
-            if isinstance(failure, SchemaMismatch):
-                self._admin.get_topic(group.topic.name, fresh=True)  # Remembered from then on.
             raise failure
 
     def kept(self, group: ShareGroup, leased: LeasedRange) -> DeliveredBatch | None:
