@@ -30,6 +30,7 @@ from wings_core.model import Lease, LeasedRange, PartitionState, ShareConfig, Sh
 from wings_core.partitions import UNPARTITIONED
 from wings_core.share.coordinator import finalize
 from wings_core.share.coordinator import lease as lease_module
+from wings_core.share.coordinator.coordinator import COUNTED_MAX
 from wings_core.share.coordinator.partitions import ReadyPartitions
 from wings_core.share.model import Acknowledgement, AcknowledgeType, ShareKey
 from wings_core.share.progress import GroupCounts
@@ -1059,3 +1060,16 @@ def test_messages_are_counted_once_whatever_is_asked_again(
     topic = str(share.topic.name)
     counts = GroupCounts(delivered=5, redelivered=1, accepted=3)
     assert share.coordinator.counts == {(topic, group.name): counts for group in groups}
+
+
+def test_where_too_many_groups_are_counted_the_one_counted_longest_begins_again(
+    tmp_path: Path,
+) -> None:
+    with open_share(tmp_path, 1) as share:
+        share.metadata.push(share.topic, 2)
+        first, second, *others = [share.group() for _ in range(COUNTED_MAX + 1)]
+        for group in (first, second, *others, first):
+            assert len(share.acquire(group, 1)) == 1
+        topic, counts = str(share.topic.name), share.coordinator.counts
+    once = GroupCounts(delivered=1)
+    assert counts == {(topic, group.name): once for group in (*others, first)}
