@@ -53,14 +53,6 @@ class OffsetRange(NamedTuple):
         return self.last - self.first + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Where a partition's log begins, and its next offset."""
-
-    start: int
-    end: int
-
-
 class Clock(Protocol):
     """A monotonic clock."""
 

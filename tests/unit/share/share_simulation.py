@@ -51,7 +51,6 @@ from wings_core.share.model import (
     AcknowledgeType,
     AcquireRequest,
     ArchivedRange,
-    Bounds,
     OffsetRange,
     PendingDeadLetters,
 )
@@ -329,10 +328,6 @@ class World:
             self.log_start = self.rng.randrange(self.log_start, self.log_end + 1)
 
     @property
-    def bounds(self) -> Bounds:
-        return Bounds(self.log_start, self.log_end)
-
-    @property
     def log(self) -> PartitionState:
         return PartitionState(UNPARTITIONED, self.log_start, self.log_end, 0, None)
 
@@ -460,7 +455,7 @@ class World:
     def _procedure(
         self, core: CoordinatorCore, asked: "AcquireRequest | Accepted"
     ) -> Procedure[Any]:
-        group, bounds = self.group, self.bounds
+        group, log = self.group, self.log
         yield from core.table.load(group, [UNPARTITIONED])
         if isinstance(asked, AcquireRequest):
             ranges: list[LeasedRange] = []
@@ -472,7 +467,7 @@ class World:
                     ranges += leased
             return ranges
         requests = [(asked.member, asked.entries)]
-        (errors,) = yield from core.settling.run(group, UNPARTITIONED, bounds, requests)
+        (errors,) = yield from core.settling.run(group, log, requests)
         return errors
 
     def drive_all(
@@ -489,9 +484,8 @@ class World:
         if not node.up or node.paused_until > self.time:
             return
         core = node.core
-        for partition in core.table.exhausted(self.group):
-            procedure = core.archiving.archive(self.group, partition, self.bounds)
-            self.drive_alone(node, procedure)
+        if core.table.exhausted(self.group):
+            self.drive_alone(node, core.archiving.archive(self.group, self.log))
 
 
 def whole_batches(_group: ShareGroup, _partition: Partition, offset: int) -> int:
@@ -683,8 +677,7 @@ class Flow:
         procedures: list[Procedure[Any]] = [
             core.settling.run(
                 group,
-                UNPARTITIONED,
-                world.bounds,
+                world.log,
                 [(said[number].member, said[number].entries) for number in numbers],
             )
             for numbers in together

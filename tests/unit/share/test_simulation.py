@@ -12,8 +12,7 @@ from share_simulation import MemoryStore, Parts, World
 
 from wings_core.contracts.share import AliveMessage, ClientMessage, CreditMessage
 from wings_core.errors import WingsError
-from wings_core.model import Lease, LeasedRange, ShareGroup
-from wings_core.partitions import Partition
+from wings_core.model import Lease, LeasedRange, PartitionState, ShareGroup
 from wings_core.share.coordinator.finalize import Finalizer, SettleEntry
 from wings_core.share.coordinator.lease import Bundle, Leases
 from wings_core.share.coordinator.partitions import TrackedPartition
@@ -21,7 +20,6 @@ from wings_core.share.coordinator.settle import SettleRequest, Settling
 from wings_core.share.delivery.stream_holds import StreamHolds
 from wings_core.share.model import (
     ArchivedRange,
-    Bounds,
     Leased,
     PendingDeadLetters,
     ReadTimes,
@@ -141,7 +139,7 @@ class LeasesWithoutTimes(Leases):
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
-        bounds: Bounds,
+        log: PartitionState,
         times: ReadTimes | None,
     ) -> None:
         pass
@@ -159,11 +157,11 @@ class LeasesThatSkipTimes(Leases):
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
-        bounds: Bounds,
+        log: PartitionState,
         times: ReadTimes | None,
     ) -> None:
         tracked.state.__class__ = StateThatLearnsTooMuch
-        super()._check_times(group, tracked, bounds, times)
+        super()._check_times(group, tracked, log, times)
 
 
 class DeadLetterLater:
@@ -215,15 +213,14 @@ class ForgetsTheLastAcceptance(Settling):
     def run(
         self,
         group: ShareGroup,
-        partition: Partition,
-        bounds: Bounds,
+        log: PartitionState,
         requests: Sequence[SettleRequest],
     ) -> Procedure[list[list[WingsError | None]]]:
         member, asked = requests[0]
         if len(asked) == 1 or any(entry.type != "accept" for entry in asked):
-            return (yield from super().run(group, partition, bounds, requests))
+            return (yield from super().run(group, log, requests))
         some = [(member, asked[:-1]), *requests[1:]]
-        errors, *others = yield from super().run(group, partition, bounds, some)
+        errors, *others = yield from super().run(group, log, some)
         return [[*errors, errors[-1]], *others]
 
 

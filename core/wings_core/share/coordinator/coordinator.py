@@ -41,7 +41,6 @@ from wings_core.share.coordinator.upkeep import Archiving, Loop
 from wings_core.share.model import (
     Acknowledgement,
     AcquireRequest,
-    Bounds,
     Clock,
     DeadLetterSink,
     Leased,
@@ -493,7 +492,7 @@ class Coordinator:
     def _look(self, group_uuid: str, partition: Partition, end: int) -> float | None:
         """Return in how many seconds a partition may have messages; see `PartitionTable.look`."""
         group = self._groups.get(group_uuid)
-        return 0.0 if group is None else self._table.look(group, partition, Bounds(0, end))
+        return 0.0 if group is None else self._table.look(group, partition, 0, end)
 
     def _batch_end(self, group: ShareGroup, partition: Partition, offset: int) -> int:
         try:
@@ -586,8 +585,7 @@ class Coordinator:
         for partition in partitions:
             try:
                 log = self._registry.partition_state(group.topic.uuid, partition)
-                bounds = Bounds(log.log_start_offset, log.next_offset)
-                self._runner.run(self._archiving.archive(group, partition, bounds))
+                self._runner.run(self._archiving.archive(group, log))
                 self._changed(group.uuid, partition)
             except WingsError as error:
                 _logger.info("nothing was archived of %s: %s", group.name, error.message)

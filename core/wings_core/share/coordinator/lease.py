@@ -27,7 +27,7 @@ from wings_core.share.coordinator.partitions import (
     ReadyPartitions,
     TrackedPartition,
 )
-from wings_core.share.model import AcquireRequest, Bounds, Clock, Leased, OffsetRange, ReadTimes
+from wings_core.share.model import AcquireRequest, Clock, Leased, OffsetRange, ReadTimes
 from wings_core.share.quorum.quorum import HoldQuorum, Runner
 from wings_core.share.quorum.votes import HoldResult
 from wings_core.share.replica.requests import CountedRange, HoldRequest, Procedure, ReleaseEntry
@@ -136,10 +136,9 @@ class Leases:
             tracked = self._table.find(group, log.partition)
             if tracked is None or not log.next_offset:
                 continue
-            bounds = Bounds(log.log_start_offset, log.next_offset)
             try:
-                self._check_times(group, tracked, bounds, times)
-                bundle, failed = self._select(group, tracked, bounds, wanting)
+                self._check_times(group, tracked, log, times)
+                bundle, failed = self._select(group, tracked, log, wanting)
             except Exception as error:  # noqa: BLE001 - What was picked before would stay pending.
                 errors |= dict.fromkeys(wanting, _told(error))
                 continue
@@ -182,19 +181,19 @@ class Leases:
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
-        bounds: Bounds,
+        log: PartitionState,
         wanting: "Mapping[int, _Open]",
     ) -> tuple[Bundle, dict[int, WingsError]]:
         """Select messages of one partition for the requests that want some; see `plan`."""
         config, state = group.config, tracked.state
         with self._table.lock:
             state.deliver_by(config.deliver_at_column)
-            state.advance(self._clock.now(), bounds.start)
+            state.advance(self._clock.now(), log.log_start_offset)
             state.has_met_limit = False
             bundle = Bundle(tracked, state.take_retired())
             for number, each in wanting.items():
                 picks = state.select(
-                    bounds.end,
+                    log.next_offset,
                     min(each.room, each.request.range_max) if config.is_ordered else each.room,
                     config.in_flight_max,
                     config.delivery_limit,
@@ -213,7 +212,7 @@ class Leases:
             each = wanting[taken.number]
             if config.acquire_mode == "batch_optimized":
                 try:
-                    self._extend(group, tracked, taken.picks, bounds.end, each)
+                    self._extend(group, tracked, taken.picks, log.next_offset, each)
                 except Exception as error:  # noqa: BLE001 - See `plan`.
                     self._finalizer.put_back(tracked, taken.picks)
                     bundle.taken.remove(taken)
@@ -244,7 +243,7 @@ class Leases:
         self,
         group: ShareGroup,
         tracked: TrackedPartition,
-        bounds: Bounds,
+        log: PartitionState,
         times: ReadTimes | None,
     ) -> None:
         """Look at the times of messages until one is available; blocks for the reads.
@@ -259,9 +258,9 @@ class Leases:
         while True:
             with self._table.lock:
                 state.deliver_by(column)
-                state.advance(self._clock.now(), bounds.start, self._clock.wall_us())
+                state.advance(self._clock.now(), log.log_start_offset, self._clock.wall_us())
                 is_ready = state.has_ready(limit)
-                wanted = None if is_ready else state.unchecked(bounds.end, ordered=ordered)
+                wanted = None if is_ready else state.unchecked(log.next_offset, ordered=ordered)
                 if wanted is None or times is None or tracked.is_checking:
                     return
                 tracked.is_checking = True
@@ -499,8 +498,7 @@ class Acquires:
         """
         group, again = picked.group, None
         if log.next_offset:
-            bounds = Bounds(log.log_start_offset, log.next_offset)
-            again = self._table.look(group, partition, bounds)
+            again = self._table.look(group, partition, log.log_start_offset, log.next_offset)
         if again == 0 and rests:
             again = self._finalizer.retry_seconds(group, partition)
         picked.index.looked_at(partition, picked.generations[partition], log.next_offset, again)

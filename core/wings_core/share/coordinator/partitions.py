@@ -26,7 +26,7 @@ from itertools import count, islice
 from wings_core.errors import GroupNotFound, WingsError
 from wings_core.model import Lease, PartitionState, ShareGroup, member_tag
 from wings_core.partitions import Partition
-from wings_core.share.model import Bounds, Clock, ShareKey
+from wings_core.share.model import Clock, ShareKey
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.quorum.votes import learn
 from wings_core.share.replica.requests import Procedure
@@ -537,7 +537,9 @@ class PartitionTable:
             self._under_way.pop(group.uuid, None)
             self._deleted.put(group.uuid, None)
 
-    def look(self, group: ShareGroup, partition: Partition, bounds: Bounds) -> float | None:
+    def look(
+        self, group: ShareGroup, partition: Partition, log_start_offset: int, next_offset: int
+    ) -> float | None:
         """Return in how many seconds a loaded partition may have available messages.
 
         0: now; None: only after a change that is heard of.
@@ -550,7 +552,7 @@ class PartitionTable:
             now = self._clock.now()
             tracked.state.deliver_by(group.config.deliver_at_column)
             wall_us = self._clock.wall_us() if tracked.state.is_scheduled else None
-            tracked.state.advance(now, bounds.start, wall_us)
+            tracked.state.advance(now, log_start_offset, wall_us)
             event = tracked.state.next_event(now, wall_us)
             if tracked.state.in_flight >= group.config.window:
                 tracked.is_seen_full = True
@@ -559,7 +561,7 @@ class PartitionTable:
                     return event  # Who is asking for the rest tells of what it leaves.
                 again = max(REREAD_SECONDS_MIN, tracked.read_at + tracked.read_again_seconds - now)
                 return again if event is None else min(event, again)
-            if tracked.state.has_available(bounds.end, limit, ordered=ordered):
+            if tracked.state.has_available(next_offset, limit, ordered=ordered):
                 return 0.0
             has_exhausted = tracked.state.has_exhausted(limit, ordered=ordered)
         if has_exhausted:

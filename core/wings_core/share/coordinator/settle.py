@@ -12,7 +12,7 @@ from typing import Any
 
 from wings_core.errors import InvalidRecordState, WingsError
 from wings_core.metadata.interfaces import OffsetRegistry
-from wings_core.model import ShareGroup
+from wings_core.model import PartitionState, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.finalize import (
     Finalizer,
@@ -29,7 +29,7 @@ from wings_core.share.coordinator.partitions import (
     ReadyPartitions,
     TrackedPartition,
 )
-from wings_core.share.model import Acknowledgement, Bounds, Clock
+from wings_core.share.model import Acknowledgement, Clock
 from wings_core.share.quorum.quorum import TRIES_MAX, Runner
 from wings_core.share.quorum.votes import Verdict
 from wings_core.share.replica.requests import CountedRange, LeaseEntry, Procedure, ReleaseEntry
@@ -60,27 +60,25 @@ class Settling:
     def run(
         self,
         group: ShareGroup,
-        partition: Partition,
-        bounds: Bounds,
+        log: PartitionState,
         requests: Sequence[SettleRequest],
     ) -> Procedure[list[list[WingsError | None]]]:
         """Settle messages of a loaded partition, each request as if it came alone.
 
         Args:
             group: The group, with its configuration as it is now.
-            partition: The partition of all entries.
-            bounds: The bounds of its log.
+            log: The log of the partition of all entries.
             requests: The entries of each. Requests that only accept messages leased by this
                 coordinator share a tombstone.
 
         Returns:
             The error of each entry, or None, by request.
         """
-        tracked = self._table.get(group, partition)
+        tracked = self._table.get(group, log.partition)
         with self._table.lock:
-            tracked.state.advance(self._clock.now(), bounds.start)
+            tracked.state.advance(self._clock.now(), log.log_start_offset)
             was_full = tracked.state.is_full
-            held = [self._accepted(tracked, member, asked, bounds) for member, asked in requests]
+            held = [self._accepted(tracked, member, asked, log) for member, asked in requests]
         entries = [entry for found in held for entry in found]
         if overlap(entries):
             held, entries = [[] for _ in requests], []  # Twice the same: one by one.
@@ -96,7 +94,7 @@ class Settling:
                 verdict = yield from self._accept(tracked, found, tries=1)
             if verdict is Verdict.REFUSED:
                 # By itself: why, and whether another kept it from being done.
-                errors.append((yield from self._settle(group, partition, bounds, member, asked)))
+                errors.append((yield from self._settle(group, log, member, asked)))
             elif verdict is Verdict.DONE:
                 errors.append([None] * len(asked))
             else:
@@ -109,12 +107,12 @@ class Settling:
         tracked: TrackedPartition,
         member: str,
         asked: Sequence[Acknowledgement],
-        bounds: Bounds,
+        log: PartitionState,
     ) -> list[SettleEntry]:
         """Return the entries of a request that accepts what leases given here hold; else none."""
         if any(each.type != "accept" for each in asked):
             return []
-        checked = entries_of(asked, member, bounds.start)
+        checked = entries_of(asked, member, log.log_start_offset)
         if isinstance(checked, WingsError):
             return []
         for entry in checked:
@@ -137,22 +135,21 @@ class Settling:
     def _settle(
         self,
         group: ShareGroup,
-        partition: Partition,
-        bounds: Bounds,
+        log: PartitionState,
         member: str,
         asked: Sequence[Acknowledgement],
     ) -> Procedure[list[WingsError | None]]:
         """Settle the entries of one request."""
-        checked = entries_of(asked, member, bounds.start)
+        checked = entries_of(asked, member, log.log_start_offset)
         if isinstance(checked, WingsError):
             return [checked] * len(asked)
-        tracked = self._table.get(group, partition)
+        tracked = self._table.get(group, log.partition)
         live = [entry for entry in checked if not entry.gone]
         foreign = [entry for entry in live if entry.lease.coordinator != self._coordinator]
         with self._table.lock:
-            tracked.state.advance(self._clock.now(), bounds.start)
+            tracked.state.advance(self._clock.now(), log.log_start_offset)
             was_full = tracked.state.is_full
-            self._end_holds(tracked, asked, bounds)
+            self._end_holds(tracked, asked, log)
             retired = tracked.state.take_retired()
             error = self._find(tracked, live, member)
         if retired:
@@ -179,11 +176,11 @@ class Settling:
             self._changed(group.uuid, tracked.key.partition)
 
     def _end_holds(
-        self, tracked: TrackedPartition, asked: Sequence[Acknowledgement], bounds: Bounds
+        self, tracked: TrackedPartition, asked: Sequence[Acknowledgement], log: PartitionState
     ) -> None:
         """Archive what retention has passed and a member is done with; the lock is held."""
         for acknowledgement in asked:
-            last = min(acknowledgement.last, bounds.start - 1)
+            last = min(acknowledgement.last, log.log_start_offset - 1)
             if acknowledgement.type != "renew" and acknowledgement.first <= last:
                 tracked.state.retire(acknowledgement.first, last)
 
@@ -335,12 +332,13 @@ class Settles:
             The errors by request, in the order of its entries, and the outcomes of `beside`.
         """
         parts = _parts(requests)
-        bounds = self._bounds(group, parts.values())
-        outcomes = self._carry_out(group, parts.values(), bounds, beside)
+        logs = self._logs(group, parts.values())
+        outcomes = self._carry_out(group, parts.values(), logs, beside)
         # Where retention has passed messages just now, they are acknowledged all the same.
         failed = [part for part in parts.values() if any(part.errors)]
-        now = {part.partition: self._bounds_of(group, part.partition) for part in failed}
-        if again := [part for part in failed if now[part.partition] != bounds[part.partition]]:
+        now = {part.partition: self._log(group, part.partition) for part in failed}
+        moved = {each for each, log in now.items() if _place(log) != _place(logs[each])}
+        if again := [part for part in failed if part.partition in moved]:
             self._carry_out(group, again, now, ())
         left = {key: iter(part.errors) for key, part in parts.items()}
         results = [
@@ -349,52 +347,46 @@ class Settles:
         ]
         return results, outcomes
 
-    def _bounds(
+    def _logs(
         self, group: ShareGroup, parts: Collection[_Part]
-    ) -> dict[Partition, Bounds | WingsError]:
-        """Return the bounds of partitions: as of now, but where messages are only accepted."""
-        bounds = {
-            part.partition: self._bounds_of(group, part.partition)
-            for part in parts
-            if not part.accepts
-        }
+    ) -> dict[Partition, PartitionState | WingsError]:
+        """Return the logs of partitions: as of now, but where messages are only accepted."""
+        recent: dict[Partition, bool] = {}
         for part in parts:
-            if part.partition not in bounds:
-                bounds[part.partition] = self._bounds_of(group, part.partition, recent=True)
-        return bounds
+            recent[part.partition] = part.accepts and recent.get(part.partition, True)
+        return {
+            each: self._log(group, each, recent=is_enough) for each, is_enough in recent.items()
+        }
 
-    def _bounds_of(
+    def _log(
         self, group: ShareGroup, partition: Partition, *, recent: bool = False
-    ) -> Bounds | WingsError:
-        """Return the bounds of a partition's log now, or why they are not known.
+    ) -> PartitionState | WingsError:
+        """Return where a partition's log stands, or why that is not known.
 
         Args:
             group: The group.
             partition: The partition.
-            recent: Whether those last heard of are enough, where there are such.
+            recent: Whether the place last heard of is enough, where there is one.
         """
         index = self._indexes.get(group.uuid) if recent else None
-        state = None if index is None else index.known_state(partition)
+        known = None if index is None else index.known_state(partition)
         try:
-            state = state or self._registry.partition_state(group.topic.uuid, partition)
+            return known or self._registry.partition_state(group.topic.uuid, partition)
         except WingsError as error:
             return error
-        return Bounds(state.log_start_offset, state.next_offset)
 
     def _carry_out(
         self,
         group: ShareGroup,
         parts: Collection[_Part],
-        bounds: Mapping[Partition, Bounds | WingsError],
+        logs: Mapping[Partition, PartitionState | WingsError],
         beside: Sequence[Procedure[Any]],
     ) -> Sequence[Any]:
         """Settle parts, and note their errors; returns the outcomes of `beside`."""
-        together = self._loaded(group, parts, bounds)
+        together = self._loaded(group, parts, logs)
         procedures: list[Procedure[Any]] = [
-            self._settling.run(
-                group, some[0].partition, of_log, [(part.member, part.entries) for part in some]
-            )
-            for of_log, some in together
+            self._settling.run(group, log, [(part.member, part.entries) for part in some])
+            for log, some in together
         ]
         outcomes: Sequence[Any] = self._runner.run_all([*procedures, *beside])
         for (_, some), outcome in zip(together, outcomes, strict=False):
@@ -409,19 +401,19 @@ class Settles:
         self,
         group: ShareGroup,
         parts: Collection[_Part],
-        bounds: Mapping[Partition, Bounds | WingsError],
-    ) -> list[tuple[Bounds, list[_Part]]]:
+        logs: Mapping[Partition, PartitionState | WingsError],
+    ) -> list[tuple[PartitionState, list[_Part]]]:
         """Return the parts that can be settled, those together that may share a tombstone."""
-        found: dict[tuple[Partition, int | None], tuple[Bounds, list[_Part]]] = {}
+        found: dict[tuple[Partition, int | None], tuple[PartitionState, list[_Part]]] = {}
         for number, part in enumerate(parts):
-            of_log = bounds[part.partition]
-            if isinstance(of_log, WingsError):
-                part.fail(of_log)
-            elif of_log.end == 0:  # Never written to; nothing is kept of it.
+            log = logs[part.partition]
+            if isinstance(log, WingsError):
+                part.fail(log)
+            elif log.next_offset == 0:  # Never written to; nothing is kept of it.
                 part.fail(not_held(part.entries[0], part.member))
             else:
                 key = part.partition, None if part.accepts else number
-                found.setdefault(key, (of_log, []))[1].append(part)
+                found.setdefault(key, (log, []))[1].append(part)
         if all(self._table.find(group, partition) for partition, _ in found):
             return list(found.values())
         try:
@@ -432,6 +424,11 @@ class Settles:
                     part.fail(error)
             return []
         return list(found.values())
+
+
+def _place(log: PartitionState | WingsError) -> tuple[int, int] | None:
+    """Return where a log begins, and its next offset; None where that is not known."""
+    return None if isinstance(log, WingsError) else (log.log_start_offset, log.next_offset)
 
 
 def _parts(requests: Sequence[SettleRequest]) -> dict[tuple[int, Partition], _Part]:

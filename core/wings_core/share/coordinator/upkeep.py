@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wings_core.errors import WingsError
-from wings_core.model import Lease, ShareGroup
+from wings_core.model import Lease, PartitionState, ShareGroup
 from wings_core.partitions import Partition
 from wings_core.share.coordinator.finalize import Finalizer, SettleEntry, pieces
 from wings_core.share.coordinator.lease import LeasePicks, Leases, hold_of
 from wings_core.share.coordinator.partitions import PartitionTable, TrackedPartition
-from wings_core.share.model import Acknowledgement, Bounds, Clock
+from wings_core.share.model import Acknowledgement, Clock
 from wings_core.share.quorum.quorum import HoldQuorum
 from wings_core.share.replica.requests import CountedRange, Procedure, ReleaseEntry
 
@@ -52,15 +52,15 @@ class Archiving:
     _clock: Clock
     _changed: Callable[[str, Partition], None]
 
-    def archive(self, group: ShareGroup, partition: Partition, bounds: Bounds) -> Procedure[None]:
+    def archive(self, group: ShareGroup, log: PartitionState) -> Procedure[None]:
         """Archive messages of a loaded partition that are at the delivery limit.
 
         Raises:
             Unavailable: No majority answered.
         """
-        config, tracked = group.config, self._table.get(group, partition)
+        config, tracked = group.config, self._table.get(group, log.partition)
         with self._table.lock:
-            tracked.state.advance(self._clock.now(), bounds.start)
+            tracked.state.advance(self._clock.now(), log.log_start_offset)
             picks = tracked.state.select_exhausted(config.delivery_limit, ordered=config.is_ordered)
             lease = self._table.next_lease("")
         if not picks:
@@ -85,7 +85,7 @@ class Archiving:
             yield from self._finalizer.release_undelivered(tracked, lease, left)
         if exhausted:
             # It may take long: another is to see what becomes due in the partition meanwhile.
-            self._changed(tracked.key.group_uuid, partition)
+            self._changed(tracked.key.group_uuid, log.partition)
             yield from self._bury(group, tracked, exhausted, lease, until)
         if held.finished:
             yield from self._finalizer.catch_up(group, tracked)
