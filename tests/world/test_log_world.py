@@ -75,4 +75,5 @@ def test_a_program_that_fails_is_made_as_small_as_fails_too() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(24 * 3_600)
 def test_what_must_hold_holds_for_a_night_of_worlds() -> None:
-    run("--seeds", SEEDS, SEEDS + int(os.environ.get("SOAK_SEEDS", SOAK_SEEDS)))
+    seeds = int(os.environ.get("SOAK_SEEDS", SOAK_SEEDS))
+    assert len(run("--seeds", SEEDS, SEEDS + seeds)) == seeds
