@@ -366,10 +366,8 @@ class MessageStates:
 
     # After a selection.
 
-    def grant(
-        self, first: int, last: int, lease: Lease, until: float, count: int
-    ) -> list[tuple[int, int]]:
-        """Make pending messages held; return those that were still pending.
+    def grant(self, first: int, last: int, lease: Lease, until: float, count: int) -> None:
+        """Make those messages held that are still pending.
 
         Args:
             first: The first of them.
@@ -378,12 +376,9 @@ class MessageStates:
             until: When the lease expires.
             count: Deliveries made, this one included.
         """
-        granted: list[tuple[int, int]] = []
         for begin, end, record in self._ranges.parts(first, last):
             if record.state is MessageState.PENDING:
                 self._put(begin, end, RecordState(MessageState.HELD, count, until, lease))
-                granted.append((begin, end))
-        return granted
 
     def unpick(self, first: int, last: int, count: int, until: float = 0.0) -> None:
         """Make pending messages available again, from a time on, with so many deliveries."""
