@@ -7,7 +7,7 @@ delays     in memory: what is not held again, until when
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wings_core.model import HeldRange, Lease
 from wings_core.share.model import OffsetRange, ShareKey
@@ -73,10 +73,8 @@ class ReplicaPartition:
         self.holds: RangeMap[Hold] = RangeMap()
         self.delays: RangeMap[float] = RangeMap()
         self._start_before = self.start_offset
-        self._finished_changes: list[Change[int]] = []
-        self._counts_changes: list[Change[int]] = []
-        self._holds_changes: list[Change[Hold]] = []
-        self._delays_changes: list[Change[float]] = []
+        self._changes: list[tuple[RangeMap[Any], Change[Any]]] = []
+        """The changes since the last `keep`, each with what it changed."""
 
     def pieces(self, first: int, last: int) -> list[RangePiece]:
         """Cut `[first, last]` into parts that are the same throughout, in order."""
@@ -110,19 +108,18 @@ class ReplicaPartition:
     def hold(self, first: int, last: int, hold: Hold) -> None:
         """Let a lease hold a range that is not finished."""
         change = self.holds.put(first, last, hold)
-        self._holds_changes.append(change)
+        self._changes.append((self.holds, change))
         self._count_held(change)
-        if first < self.delays.end:
-            self._take_out(self.delays, self._delays_changes, first, last)
+        self._take_out(self.delays, first, last)
 
     def free(self, first: int, last: int, deliveries: int, delayed_until: float = 0.0) -> None:
         """End the hold of a range, with so many deliveries made, unless more are known."""
         self._unhold(first, last)
         for begin, end, count in self._counted(first, last):
             if count < deliveries:
-                self._counts_changes.append(self.counts.put(begin, end, deliveries))
+                self._put(self.counts, begin, end, deliveries)
         if delayed_until:
-            self._delays_changes.append(self.delays.put(first, last, delayed_until))
+            self._put(self.delays, first, last, delayed_until)
 
     def finish(self, first: int, last: int) -> None:
         """Finish a range, held or not."""
@@ -130,19 +127,17 @@ class ReplicaPartition:
         if first > last:
             return
         self._unhold(first, last)
-        if first < self.counts.end:
-            self._take_out(self.counts, self._counts_changes, first, last)
-        if first < self.delays.end:
-            self._take_out(self.delays, self._delays_changes, first, last)
+        self._take_out(self.counts, first, last)
+        self._take_out(self.delays, first, last)
         if first == self.start_offset and first >= self.finished.end:
             self.start_offset = last + 1
             return
-        self._finished_changes.append(self.finished.put(first, last, 0))
+        self._put(self.finished, first, last, 0)
         head = self.finished.head()
         assert head is not None
         if head[0] <= self.start_offset:
             self.start_offset = head[1] + 1
-            self._finished_changes.append(self.finished.remove(head[0], head[1]))
+            self._take_out(self.finished, head[0], head[1])
 
     def take_holds(self, other: "ReplicaPartition") -> None:
         """Take over what another object had in memory, but for what is finished here."""
@@ -190,48 +185,29 @@ class ReplicaPartition:
 
     def take_write(self) -> PartitionWrite | None:
         """Return what is to be made durable, if anything is."""
-        moved = self.start_offset != self._start_before
-        if not (moved or self._finished_changes or self._counts_changes):
+        finished = [change for ranges, change in self._changes if ranges is self.finished]
+        counts = [change for ranges, change in self._changes if ranges is self.counts]
+        if self.start_offset == self._start_before and not (finished or counts):
             return None
-        finished = self._finished_changes
-        counts = self._counts_changes
-        finished_removed, finished_added = _net(finished) if finished else ([], [])
-        counts_removed, counts_added = _net(counts) if counts else ([], [])
-        return PartitionWrite(
-            self.key,
-            self.start_offset,
-            finished_removed,
-            finished_added,
-            counts_removed,
-            counts_added,
-        )
+        return PartitionWrite(self.key, self.start_offset, *_net(finished), *_net(counts))
 
     def keep(self) -> None:
         """Keep the changes since the last time."""
         self._start_before = self.start_offset
-        self._finished_changes.clear()
-        self._counts_changes.clear()
-        self._holds_changes.clear()
-        self._delays_changes.clear()
+        self._changes.clear()
 
     def undo(self) -> None:
         """Take back the changes since the last `keep`."""
         self.start_offset = self._start_before
-        for change in reversed(self._finished_changes):
-            self.finished.undo(change)
-        for change in reversed(self._counts_changes):
-            self.counts.undo(change)
-        for change in reversed(self._holds_changes):
-            self.holds.undo(change)
-        for change in reversed(self._delays_changes):
-            self.delays.undo(change)
+        for ranges, change in reversed(self._changes):
+            ranges.undo(change)
         self.held = sum(last - first + 1 for first, last, _ in self.holds)
         self.keep()
 
     def _unhold(self, first: int, last: int) -> None:
         change = self.holds.remove(first, last)
         if change.removed:
-            self._holds_changes.append(change)
+            self._changes.append((self.holds, change))
             self._count_held(change)
 
     def _count_held(self, change: Change[Hold]) -> None:
@@ -240,11 +216,12 @@ class ReplicaPartition:
         for begin, end, _ in change.removed:
             self.held -= end - begin + 1
 
-    def _take_out(
-        self, ranges: RangeMap[V], changes: list[Change[V]], first: int, last: int
-    ) -> None:
-        if ranges.parts(first, last):
-            changes.append(ranges.remove(first, last))
+    def _put(self, ranges: RangeMap[V], first: int, last: int, value: V) -> None:
+        self._changes.append((ranges, ranges.put(first, last, value)))
+
+    def _take_out(self, ranges: RangeMap[Any], first: int, last: int) -> None:
+        if first < ranges.end and (change := ranges.remove(first, last)).removed:
+            self._changes.append((ranges, change))
 
     def _unfinished(self, first: int, last: int) -> list[RangePiece]:
         if first > last:
