@@ -263,11 +263,7 @@ class ShareWriter:
         self._try_write(self._nothing, end_metadata(end))
 
     def _put(
-        self,
-        batch: pa.RecordBatch,
-        metadata: bytes,
-        size: int = 0,
-        piece: "_Piece | None" = None,
+        self, batch: pa.RecordBatch, metadata: bytes, size: int, piece: _Piece | None = None
     ) -> None:
         """Write so many bytes to the client, or leave it to `write_rest` where that might wait."""
         delivered = None if piece is None else (piece[0].lease, piece[1])

@@ -4,7 +4,7 @@ See `share_simulation`, and `share_invariants` for what holds. A seed that fails
 `World(seed).run()`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -172,10 +172,10 @@ class DeadLetterLater:
 
 
 class DeadLetterNotAwaited(Finalizer):
-    def _begin_letters(
-        self, group: ShareGroup, letters: Sequence[ArchivedRange]
+    def _begin_next(
+        self, group: ShareGroup, of_pieces: Iterator[list[ArchivedRange]]
     ) -> PendingDeadLetters | None:
-        return DeadLetterLater()
+        return None if next(of_pieces, None) is None else DeadLetterLater()
 
 
 class CountOfOneReplica(HoldQuorum):

@@ -377,14 +377,9 @@ class Finalizer:
         self, group: ShareGroup, of_pieces: Iterator[list[ArchivedRange]]
     ) -> PendingDeadLetters | None:
         piece = next(of_pieces, None)
-        return None if piece is None else self._begin_letters(group, piece)
-
-    def _begin_letters(
-        self, group: ShareGroup, letters: Sequence[ArchivedRange]
-    ) -> PendingDeadLetters | None:
-        if group.config.dlq_topic is None or self._dead_letters is None:
+        if piece is None or group.config.dlq_topic is None or self._dead_letters is None:
             return None
-        return self._dead_letters.begin(group, letters)
+        return self._dead_letters.begin(group, piece)
 
 
 def pieces(group: ShareGroup, ranges: Iterable[_Ranged]) -> Iterator[list[_Ranged]]:

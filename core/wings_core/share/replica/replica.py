@@ -539,7 +539,7 @@ class Replica:
                 outcome = PartOutcome.NOK
             elif outcome is PartOutcome.OK:
                 partition.finish(piece.first, piece.last)
-            parts.append(RangeAnswer(piece.first, piece.last, outcome, piece.count))
+            parts.append(part_of(piece, outcome))
         return parts
 
     def _read(self, request: ReadRequest, now: float) -> list[ReplicaState]:
