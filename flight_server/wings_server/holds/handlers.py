@@ -19,6 +19,7 @@ from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import Internal, InvalidArgument, WingsError
 from wings_core.partitions import canonical_partition
 from wings_core.protocol.v1 import holds_pb2
+from wings_core.share.model import OffsetRange
 from wings_core.share.remote.codec import (
     decode_request,
     decode_requests,
@@ -30,8 +31,9 @@ from wings_core.share.replica.requests import (
     BATCH_MAX,
     ForgetRequest,
     HoldRequest,
+    LeaseEntry,
     ReadRequest,
-    ReleaseRequest,
+    ReleaseEntry,
     RenewRequest,
     Request,
     TombstoneRequest,
@@ -115,43 +117,30 @@ def _check(request: Request) -> None:
         InvalidArgument: A partition is not canonical JSON, a range is empty, ranges are out of
             order or overlap, or a TTL is out of range.
     """
-    match request:
-        case ReadRequest(_, partitions, _):
-            for partition in partitions:
-                canonical_partition(partition)
-        case ForgetRequest():
-            pass
-        case _:
-            canonical_partition(request.key.partition)
-    match request:
-        case HoldRequest(_, ranges, _, ttl_ms, _, member):
-            if len(member) > MEMBER_CHARACTERS_MAX:
-                raise InvalidArgument(f"a member has up to {MEMBER_CHARACTERS_MAX} characters")
-            _check_ranges([(wanted.first, wanted.last) for wanted in ranges])
-            _check_ttl(ttl_ms)
-        case RenewRequest(_, entries, ttl_ms):
-            _check_ranges([(entry.first, entry.last) for entry in entries])
-            _check_ttl(ttl_ms)
-        case ReleaseRequest(_, entries):
-            _check_ranges([(entry.first, entry.last) for entry in entries])
-        case TombstoneRequest(_, entries, repair):
-            _check_ranges([(entry.first, entry.last) for entry in entries])
-            _check_ranges([(wanted.first, wanted.last) for wanted in repair])
-        case ReadRequest() | ForgetRequest():
-            pass
+    if isinstance(request, ForgetRequest):
+        return
+    if isinstance(request, ReadRequest):
+        for partition in request.partitions:
+            canonical_partition(partition)
+        return
+    canonical_partition(request.key.partition)
+    _check_ranges(request.ranges if isinstance(request, HoldRequest) else request.entries)
+    if isinstance(request, TombstoneRequest):
+        _check_ranges(request.repair)
+    if isinstance(request, HoldRequest) and len(request.member) > MEMBER_CHARACTERS_MAX:
+        raise InvalidArgument(f"a member has up to {MEMBER_CHARACTERS_MAX} characters")
+    if isinstance(request, HoldRequest | RenewRequest) and not 1 <= request.ttl_ms <= TTL_MS_MAX:
+        raise InvalidArgument(f"ttl_ms: expected 1 to {TTL_MS_MAX}, got {request.ttl_ms}")
 
 
-def _check_ranges(ranges: list[tuple[int, int]]) -> None:
+def _check_ranges(ranges: Sequence[OffsetRange | LeaseEntry | ReleaseEntry]) -> None:
     before = -1
-    for first, last in ranges:
-        if not before < first <= last:
-            raise InvalidArgument(f"offsets {first} to {last} are not a range, or not in order")
-        before = last
-
-
-def _check_ttl(ttl_ms: int) -> None:
-    if not 1 <= ttl_ms <= TTL_MS_MAX:
-        raise InvalidArgument(f"ttl_ms: expected 1 to {TTL_MS_MAX}, got {ttl_ms}")
+    for each in ranges:
+        if not before < each.first <= each.last:
+            raise InvalidArgument(
+                f"offsets {each.first} to {each.last} are not a range, or not in order"
+            )
+        before = each.last
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import cast
 
@@ -13,9 +14,10 @@ from fix_calls import Calls
 from fix_metadata import A, B
 from fix_share import ShareUnderTest, spans
 
+from wings_core.contracts.messages import MEMBER_CHARACTERS_MAX
 from wings_core.errors import GroupNotFound, InvalidArgument, Unavailable, WingsError
 from wings_core.model import Lease
-from wings_core.partitions import UNPARTITIONED
+from wings_core.partitions import UNPARTITIONED, Partition
 from wings_core.share.model import OffsetRange, ShareKey
 from wings_core.share.remote.link import RemoteLink, parse_targets
 from wings_core.share.replica.requests import (
@@ -25,6 +27,9 @@ from wings_core.share.replica.requests import (
     PartOutcome,
     RangeAnswer,
     ReadRequest,
+    ReleaseEntry,
+    ReleaseRequest,
+    RenewRequest,
     ReplicaState,
     Request,
     TombstoneRequest,
@@ -115,14 +120,33 @@ def test_three_coordinators_at_once_on_few_messages_deliver_each_once(
     assert sorted(done) == list(range(60))
 
 
-def test_a_replica_refuses_ranges_that_are_none(remote_share: ShareUnderTest) -> None:
+def test_a_replica_refuses_what_would_corrupt_its_ranges(remote_share: ShareUnderTest) -> None:
     service = remote_share.services[0]
     assert service is not None
     key, lease = ShareKey("g", "t", UNPARTITIONED), Lease("c", 1, "m")
+    hold = HoldRequest(key, (OffsetRange(0, 5),), lease, 1_000, 10)
+    renewal = RenewRequest(key, (LeaseEntry(0, 5, lease),), 1_000)
+    wrong: list[Request] = [
+        replace(hold, member="m" * (MEMBER_CHARACTERS_MAX + 1)),
+        replace(hold, key=replace(key, partition=Partition("{"))),
+        ReadRequest("g", (UNPARTITIONED, Partition("{"))),
+        *(replace(each, ttl_ms=ttl_ms) for each in (hold, renewal) for ttl_ms in (0, 1 << 30)),
+    ]
+    for ranges in ([(3, 1)], [(0, 5), (5, 6)]):
+        held = tuple(LeaseEntry(*each, lease) for each in ranges)
+        free = tuple(OffsetRange(*each) for each in ranges)
+        wrong += [
+            replace(hold, ranges=free),
+            replace(renewal, entries=held),
+            ReleaseRequest(key, tuple(ReleaseEntry(*each, lease, 0) for each in ranges)),
+            TombstoneRequest(key, held),
+            TombstoneRequest(key, (), free),
+        ]
     with closing(RemoteLink(str(service.address))) as link:
-        for ranges in ([OffsetRange(3, 1)], [OffsetRange(0, 5), OffsetRange(5, 6)]):
-            asked = HoldRequest(key, tuple(ranges), lease, 1_000, 10)
-            assert isinstance(asked_together(link, [asked])[0], InvalidArgument)
+        for asked in wrong:
+            assert isinstance(asked_together(link, [asked])[0], InvalidArgument), asked
+        for asked in (hold, renewal):
+            assert outcomes(asked_together(link, [asked])[0]) == [PartOutcome.OK]
 
 
 def asked_together(link: RemoteLink, requests: list[Request]) -> list[Answer]:
