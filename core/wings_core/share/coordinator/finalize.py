@@ -232,10 +232,9 @@ class Finalizer:
             return unknown(entries[0].asked)
         if verdict is Verdict.REFUSED:
             return not_held(entries[0].asked, member)
-        if to_archive:
-            archived_parts = [part for entry in to_archive for part in _final_parts(entry, limit)]
-            messages = sum(part.last - part.first + 1 for part in archived_parts)
-            self._archived(tracked.key.group_uuid, messages)
+        archived = [part for entry in to_archive for part in _final_parts(entry, limit)]
+        messages = sum(part.last - part.first + 1 for part in archived)
+        self._archived(tracked.key.group_uuid, messages)
         return None
 
     def retire(

@@ -366,10 +366,7 @@ class LogTimes:
         if topic.schema.get_field_index(column) < 0:
             return pa.nulls(last - first + 1, pa.int64())
         records = RecordFetcher(LogSource(self._fetcher, self._registry, [column]))
-        try:
-            found = records.collect(topic, partition, first, last)
-        finally:
-            records.close()
+        found = records.collect(topic, partition, first, last)  # On this thread alone.
         if found.error is not None:
             raise found.error
         pieces: list[pa.Array[Any]] = []
