@@ -158,10 +158,12 @@ class Settling:
             error = yield from self._finalizer.prove(group, tracked, foreign, member)
         if error is None:
             error = yield from self._finalize(group, tracked, live, foreign, member)
-        released = error is None and any(entry.asked.type == "release" for entry in live)
-        # Where it failed, retention may have made room.
-        self._tell_of_room(group, tracked, was_full=was_full or released)
-        return [entry.error for entry in checked] if error is None else [error] * len(asked)
+        if error is not None:
+            self._tell_of_room(group, tracked, was_full=was_full)  # Retention may have made some.
+            return [error] * len(asked)
+        was_full = was_full or any(entry.asked.type == "release" for entry in live)
+        self._tell_of_room(group, tracked, was_full=was_full)
+        return [entry.error for entry in checked]
 
     def _tell_of_room(
         self, group: ShareGroup, tracked: TrackedPartition, *, was_full: bool
