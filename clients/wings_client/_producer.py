@@ -482,6 +482,7 @@ class Producer(Closing):
                 break
         stream.finish()
         answers.join()
+        self._stream = None  # It keeps the connection, and may be in a cycle.
         ended = stream.close()
         error = self._refusal or ended
         if error is None and self._window.unanswered:

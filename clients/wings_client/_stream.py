@@ -185,8 +185,7 @@ class OpenStream:
 
     def failed(self, error: WingsError) -> WingsError:
         """Send later calls to another node if this one is unreachable; returns the error."""
-        self.reading.transport.addresses.note(error, self.endpoint)
-        return error
+        return self.reading.transport.addresses.noted(error, self.endpoint)
 
 
 def milliseconds(seconds: float) -> int:

@@ -330,9 +330,7 @@ class Transport:
             client = self._connected(called)
             reader = client.do_get(flight.Ticket(ticket), self.options(seconds))
         except call_errors() as error:
-            failure = typed_error(error, called)
-            self.addresses.note(failure, called)
-            raise failure from error
+            raise self.addresses.noted(typed_error(error, called), called) from error
         self._halves[reader] = None
         return reader, called
 
@@ -560,6 +558,11 @@ class Addresses:
             new = [each for each in dict.fromkeys(others) if each not in self.all]
             self.all = (*self.all, *new)[:ADDRESSES_MAX]
             self._index = random.randrange(len(self.all))
+
+    def noted(self, error: WingsError, address: str) -> WingsError:
+        """Return an error, once noted: in a variable it would keep the frame, and so the client."""
+        self.note(error, address)
+        return error
 
     def note(self, error: WingsError, address: str) -> None:
         """Send later calls to the next address if a call to `address` found no server there."""

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import pytest
 from breakable_proxy import BreakableProxy
 
 import wings_client
@@ -175,3 +177,31 @@ def test_a_client_that_is_closed_while_threads_begin_calls_refuses_them(
 ) -> None:
     done = run(CLOSING, server.flight)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+MANY = """
+import gc, os, sys
+import wings_client
+
+gc.disable()  # What a cycle keeps would stay.
+with wings_client.connect(sys.argv[1]) as client:
+    topic = client.create_topic(sys.argv[2], {"n": "int64"})
+before = len(os.listdir("/proc/self/fd"))
+for number in range(20):
+    with wings_client.connect(sys.argv[1]) as client:
+        client.push(topic, [{"n": number}])
+        client.fetch(topic)
+        try:
+            client.fetch("missing")
+        except wings_client.NotFound:
+            pass
+print(len(os.listdir("/proc/self/fd")) - before < 10)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted by /proc")
+def test_a_client_that_is_closed_keeps_no_connection(
+    server: RunningServer, new_topic_id: str
+) -> None:
+    done = run(MANY, server.flight, new_topic_id)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
