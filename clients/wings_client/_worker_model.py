@@ -81,12 +81,12 @@ class Message:
     @property
     def offset(self) -> int:
         """Its offset; with the partition, it names the message for good."""
-        return cast("int", self._system("__offset"))
+        return cast("int", self["__offset"])
 
     @property
     def timestamp(self) -> datetime:
         """When it was committed, in UTC."""
-        return cast("datetime", self._system("__timestamp"))
+        return cast("datetime", self["__timestamp"])
 
     @property
     def delivery_count(self) -> int:
@@ -107,9 +107,6 @@ class Message:
         Raises:
             KeyError: The topic has no such column.
         """
-        return self.delivery.batch.column(column)[self.index].as_py()
-
-    def _system(self, column: str) -> object:
         return self.delivery.batch.column(column)[self.index].as_py()
 
 
