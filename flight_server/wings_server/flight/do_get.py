@@ -39,7 +39,7 @@ from wings_core.fetch.selection import Selection
 from wings_core.fetch.state import FetchState
 from wings_core.log import Log
 from wings_core.metadata.deadlines import calls_until
-from wings_core.model import PartitionState, ShareGroup, Topic
+from wings_core.model import PartitionState, Topic
 from wings_core.names import TopicName
 from wings_core.partitions import Partition, partitions_of
 from wings_core.security.principal import Principal
@@ -303,24 +303,21 @@ class Acquire:
     """A validated acquire, ready to be streamed."""
 
     log: Log
-    group: ShareGroup
-    member: str
-    partition: Partition | None
-    """None: any."""
-    messages_max: int
+    request: AcquireRequest
     deadline: Deadline
     schema: pa.Schema
     """Schema of every batch of the stream."""
 
     def end(self, delivered: int, next_offset: int | None) -> AcquireEnd:
         """Return why the stream ended, and where the log stands."""
-        if delivered >= self.messages_max:
+        request = self.request
+        if delivered >= request.messages_max:
             reason = EndReason.MAX_MESSAGES
         else:
             reason = EndReason.MIN_MESSAGES if delivered else EndReason.DEADLINE
-        if self.partition is None:
+        if request.partition is None:
             return AcquireEnd(reason, None, None)
-        state = self.log.registry.partition_state(self.group.topic.uuid, self.partition)
+        state = self.log.registry.partition_state(request.group.topic.uuid, request.partition)
         log_end_offset = state.next_offset
         return AcquireEnd(
             reason, log_end_offset if next_offset is None else next_offset, log_end_offset
@@ -337,15 +334,9 @@ def open_acquire(log: Log, ticket: AcquireTicket) -> Acquire:
     """
     deadline = ticket.deadline_from_now()
     group = log.shares.find(TopicName.parse(ticket.topic), ticket.group)
-    return Acquire(
-        log=log,
-        group=group,
-        member=ticket.member,
-        partition=wanted_partition(group.topic, ticket),
-        messages_max=ticket.max_messages,
-        deadline=deadline,
-        schema=delivery_schema(group.topic),
-    )
+    partition = wanted_partition(group.topic, ticket)
+    request = AcquireRequest(group, ticket.member, partition, ticket.max_messages)
+    return Acquire(log, request, deadline, delivery_schema(group.topic))
 
 
 def stream_acquired(
@@ -356,30 +347,26 @@ def stream_acquired(
     Ranges that were leased and not sent, as the client has gone, are released.
     """
     cancel = Cancel()
-    shares = acquire.log.shares
+    shares, request = acquire.log.shares, acquire.request
+    topic = request.group.topic
     delivered = 0
     next_offset: int | None = None
     with watch.watched(context, cancel):
-        leased = shares.coordinator.acquire(
-            AcquireRequest(acquire.group, acquire.member, acquire.partition, acquire.messages_max),
-            acquire.deadline,
-            cancel,
-        )
+        leased = shares.coordinator.acquire(request, acquire.deadline, cancel)
         if leased and context.is_cancelled():
             # The watch polls: this client left since its last look.
             cancel.cancel(ClientGone("the client has gone away"))
         with (
-            closing(shares.deliver(acquire.group, acquire.member, leased, cancel)) as parts,
+            closing(shares.deliver(request.group, request.member, leased, cancel)) as parts,
             suppress(SchemaMismatch),  # They were released: the next acquire knows what came since.
         ):
             for part in parts:
-                topic = acquire.group.topic.name
-                metrics.delivered("flight", part.batch.num_rows, part.batch.nbytes, topic)
+                metrics.delivered("flight", part.batch.num_rows, part.batch.nbytes, topic.name)
                 delivered += part.range.messages
                 next_offset = part.range.end_offset + 1
                 leased = part.range
                 traces = acquire.log.pushed_in(
-                    acquire.group.topic, leased.partition, leased.start_offset, leased.end_offset
+                    topic, leased.partition, leased.start_offset, leased.end_offset
                 )
                 yield part.batch, acquired_metadata(leased, traces)
         end = acquire.end(delivered, next_offset)

@@ -48,13 +48,11 @@ class AcquirePoll:
         self._coordinator = log.shares.coordinator
         self._pushed_in = log.pushed_in
         self._bytes_max = log.limits.http_bytes_max
-        self._member = body.member
-        self._messages_max = body.max_messages
         self.deadline = deadline
         """Deadline of an acquire without messages."""
-        self._group = log.shares.find(body.topic_name, body.group)
-        partition = wanted_partition(self._group.topic, body)
-        self._request = AcquireRequest(self._group, body.member, partition, body.max_messages)
+        group = log.shares.find(body.topic_name, body.group)
+        partition = wanted_partition(group.topic, body)
+        self._request = AcquireRequest(group, body.member, partition, body.max_messages)
         self._delivered: list[LeasedRange] = []
         self.messages = 0
         """Number of messages in the response."""
@@ -62,11 +60,11 @@ class AcquirePoll:
     @contextmanager
     def watch(self, callback: Callable[[], None]) -> Generator[None]:
         """Call back when messages may be available; see `Coordinator.watch`."""
-        with self._coordinator.following(self._group, callback):
+        with self._coordinator.following(self._request.group, callback):
             with self._coordinator.watch(self._request, callback):
                 yield
             # The callback may have been called after the last attempt.
-            self._coordinator.wake_another(self._group)
+            self._coordinator.wake_another(self._request.group)
 
     def advance(self) -> bytes | None:
         """Acquire available messages; returns the response, or None if the caller must wait."""
@@ -74,8 +72,9 @@ class AcquirePoll:
             return self._advance()
         except SchemaMismatch:
             # The messages were released; read them again with the newer schema.
-            self._group = self._shares.find(self._group.topic.name, self._group.name)
-            self._request = replace(self._request, group=self._group)
+            group = self._request.group
+            group = self._shares.find(group.topic.name, group.name)
+            self._request = replace(self._request, group=group)
             return self._advance()
 
     def _advance(self) -> bytes | None:
@@ -86,14 +85,14 @@ class AcquirePoll:
 
     def release(self) -> None:
         """Release the messages of a response that cannot be sent."""
-        self._coordinator.release_undelivered(self._group, self._delivered)
+        self._coordinator.release_undelivered(self._request.group, self._delivered)
 
     def _answer(self, leased: Sequence[LeasedRange]) -> bytes:
         """Encode as many messages as fit in a response; release the others."""
         texts: list[bytes] = []
         room = self._bytes_max - FRAME_BYTES
         with closing(
-            self._shares.deliver(self._group, self._member, leased, Cancel())
+            self._shares.deliver(self._request.group, self._request.member, leased, Cancel())
         ) as deliveries:
             for delivery in deliveries:
                 text = self._encoded(delivery, room)
@@ -103,7 +102,7 @@ class AcquirePoll:
                 if text is None or self._delivered[-1] != delivery.range:
                     break  # The response is full.
         total = sum(each.messages for each in self._delivered)
-        full = total >= self._messages_max
+        full = total >= self._request.messages_max
         return _framed(texts, EndReason.MAX_MESSAGES if full else EndReason.MIN_MESSAGES)
 
     def _encoded(self, delivery: DeliveredBatch, room: int) -> bytes | None:
@@ -116,7 +115,7 @@ class AcquirePoll:
             offsets = delivery.batch.column("__offset")
             first_left: int = offsets[rows.rows].as_py()
             self._coordinator.release_undelivered(
-                self._group, [replace(leased, start_offset=first_left)]
+                self._request.group, [replace(leased, start_offset=first_left)]
             )
             if rows.rows == 0:
                 return None
@@ -124,7 +123,7 @@ class AcquirePoll:
         self._delivered.append(leased)
         self.messages += rows.rows
         traces = self._pushed_in(
-            self._group.topic, leased.partition, leased.start_offset, leased.end_offset
+            self._request.group.topic, leased.partition, leased.start_offset, leased.end_offset
         )
         return acquired_metadata(leased, traces)[:-1] + b', "messages": [' + rows.text + b"]}"
 
