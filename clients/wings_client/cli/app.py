@@ -10,7 +10,7 @@ on standard error; all other commands work.
 import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -53,92 +53,55 @@ WITHOUT_NUMPY = frozenset(OWN) - {"share"}
 MARKUP: Final = "markdown"
 """The markup of the help: paragraphs are wrapped, and brackets are literal."""
 
-PANELS = ("Data", "Queue", "Admin", "Operate")
-"""Panels of the help, in order; commands of other packages come after them."""
-
-
-class _Listed(NamedTuple):
-    """A line of the help."""
-
-    panel: str
-    help: str
-    """The first paragraph of the command's own help."""
-
+PANELS = {
+    "Data": ("consume", "export", "fetch", "gather", "ingest", "push", "sql", "tail"),
+    "Queue": ("share",),
+    "Admin": ("consumer", "group", "namespace", "token", "topic"),
+    "Operate": (
+        "backup", "bench", "cert", "check", "holds", "maintain", "metadata", "node", "profile",
+        "repair", "restore", "serve", "status",
+    ),
+}  # fmt: skip
+"""Panels of the help with their commands, in order; those of other packages come after them."""
 
 LISTED = {
-    "consume": _Listed(
-        "Data",
-        "Show the messages of a topic as they arrive, resuming where the last run ended.",
-    ),
-    "export": _Listed(
-        "Data", "Write a topic's messages to a file of Parquet, Arrow, CSV or JSON lines."
-    ),
-    "fetch": _Listed(
-        "Data", "Fetch messages of one or all partitions, waiting if there are too few."
-    ),
-    "gather": _Listed(
-        "Data",
-        "Send one request to many partitions, topics or servers, and show replies as they arrive.",
-    ),
-    "ingest": _Listed(
-        "Data",
-        "Turn files that a queue announces into messages, each exactly once, on Spark.",
-    ),
-    "push": _Listed("Data", "Push the rows of files to a topic, each file whole or not at all."),
-    "sql": _Listed(
-        "Data",
-        "Run one SQL statement over topics, which are its tables; without one, a shell for many.",
-    ),
-    "tail": _Listed("Data", "Show the messages of all partitions of a topic as they arrive."),
-    "share": _Listed("Queue", "Share a topic among workers, as a queue."),
-    "consumer": _Listed(
-        "Admin",
-        "Look at named consumers, groups included; delete offsets of those gone for good.",
-    ),
-    "group": _Listed("Admin", "Look at consumer groups, and reset them."),
-    "namespace": _Listed("Admin", "Create, look at and delete namespaces."),
-    "token": _Listed("Admin", "Create, alter, list and revoke the tokens that callers present."),
-    "topic": _Listed("Admin", "Create, list, describe, alter and delete topics."),
-    "backup": _Listed(
-        "Operate",
-        "Take a backup of a running server: `wings backup DEST`; list, verify and prune backups.",
-    ),
-    "bench": _Listed(
-        "Operate",
-        "Measure a running server from here: throughput, and latency of single messages.",
-    ),
-    "cert": _Listed("Operate", "Certificates for trying TLS."),
-    "check": _Listed(
-        "Operate", "Read every message of a log and report what is damaged or missing."
-    ),
-    "holds": _Listed("Operate", "Replicas of the state of share groups."),
-    "maintain": _Listed(
-        "Operate",
-        "Delete expired messages and move old ones now, by the topics' configuration.",
-    ),
-    "metadata": _Listed("Operate", "The metadata of several nodes, as a service."),
-    "node": _Listed("Operate", "Look at nodes."),
-    "profile": _Listed(
-        "Operate", "Look at the profiles: named connections in `~/.config/wings.toml`."
-    ),
-    "repair": _Listed(
-        "Operate",
-        "Rebuild a damaged data directory as a new one, as far as possible; list the losses.",
-    ),
-    "restore": _Listed(
-        "Operate",
-        "Create a data directory from a backup; `wings serve --data-dir DIR` then serves it.",
-    ),
-    "serve": _Listed(
-        "Operate",
-        "Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.",
-    ),
-    "status": _Listed(
-        "Operate",
-        "Show a server's version, your rights, its nodes, disk and memory, and what needs you.",
-    ),
+    "backup": "Take a backup of a running server: `wings backup DEST`; list, verify and prune "
+    "backups.",
+    "bench": "Measure a running server from here: throughput, and latency of single messages.",
+    "cert": "Certificates for trying TLS.",
+    "check": "Read every message of a log and report what is damaged or missing.",
+    "consume": "Show the messages of a topic as they arrive, resuming where the last run ended.",
+    "consumer": "Look at named consumers, groups included; delete offsets of those gone for good.",
+    "export": "Write a topic's messages to a file of Parquet, Arrow, CSV or JSON lines.",
+    "fetch": "Fetch messages of one or all partitions, waiting if there are too few.",
+    "gather": "Send one request to many partitions, topics or servers, and show replies as they "
+    "arrive.",
+    "group": "Look at consumer groups, and reset them.",
+    "holds": "Replicas of the state of share groups.",
+    "ingest": "Turn files that a queue announces into messages, each exactly once, on Spark.",
+    "maintain": "Delete expired messages and move old ones now, by the topics' configuration.",
+    "metadata": "The metadata of several nodes, as a service.",
+    "namespace": "Create, look at and delete namespaces.",
+    "node": "Look at nodes.",
+    "profile": "Look at the profiles: named connections in `~/.config/wings.toml`.",
+    "push": "Push the rows of files to a topic, each file whole or not at all.",
+    "repair": "Rebuild a damaged data directory as a new one, as far as possible; list the losses.",
+    "restore": "Create a data directory from a backup; `wings serve --data-dir DIR` then "
+    "serves it.",
+    "serve": "Serve a data directory over Arrow Flight and HTTP until SIGTERM or Ctrl-C.",
+    "share": "Share a topic among workers, as a queue.",
+    "sql": "Run one SQL statement over topics, which are its tables; without one, a shell "
+    "for many.",
+    "status": "Show a server's version, your rights, its nodes, disk and memory, and what "
+    "needs you.",
+    "tail": "Show the messages of all partitions of a topic as they arrive.",
+    "token": "Create, alter, list and revoke the tokens that callers present.",
+    "topic": "Create, list, describe, alter and delete topics.",
 }
-"""The commands of Wings, by name."""
+"""The first paragraph of the help of each command of Wings."""
+
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+"""The panel of each command of Wings."""
 
 
 class PluginGroup(TyperGroup):
@@ -162,8 +125,11 @@ class PluginGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, the plugins' among them, sorted; by panel for help."""
-        names = {*super().list_commands(ctx), *_found()}
-        return sorted(names, key=_place if self._lists else None)
+        names = sorted({*super().list_commands(ctx), *_found()})
+        if not self._lists:
+            return names
+        order = list(PANEL_OF)
+        return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; None if there is none or it cannot be loaded."""
@@ -180,8 +146,8 @@ class PluginGroup(TyperGroup):
             if missing:
                 command = _not_installed(cmd_name, missing)
             elif self._lists and cmd_name in LISTED:
-                panel, line = LISTED[cmd_name]
-                return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
+                panel = PANEL_OF[cmd_name]
+                return TyperCommand(cmd_name, help=LISTED[cmd_name], rich_help_panel=panel)
             else:
                 command = load_command(entry_point)
                 _shape(ctx, command)
@@ -214,12 +180,6 @@ def _found() -> dict[str, EntryPoint]:
     for entry_point in entry_points(group=GROUP):
         found.setdefault(entry_point.name, entry_point)
     return found
-
-
-def _place(name: str) -> tuple[int, str]:
-    """Return what names of commands are sorted by."""
-    listed = LISTED.get(name)
-    return len(PANELS) if listed is None else PANELS.index(listed.panel), name
 
 
 @cache  # What runs several commands builds each once: that takes longer than most of them run.
