@@ -17,7 +17,7 @@ from wings_client import Client, Topic
 from wings_client.cli.endpoint import connected, short_name
 from wings_client.cli.options import DEFAULT, EndpointOption, TopicArgument, grouped
 from wings_client.cli.push_inputs import Input, inputs_of
-from wings_client.cli.push_rows import Aside, StreamPush, WholePush
+from wings_client.cli.push_rows import PushRecord, StreamPush, WholePush, aside
 from wings_client.cli.values import columns_text, comma_names, count_of, file_options, parse_fields
 from wings_client.files import FileFormat, OpenFile, open_file
 from wings_client.files.opened import NULLS, RECOGNISED, texts_of
@@ -274,7 +274,7 @@ def _push_one(client: Client, topic: str, given: Input, options: FilePushOptions
         typer.echo(_pushed(client, topic, given, options, stream))
         return
     try:
-        told = Aside(lambda: _pushed(client, topic, given, options, stream)).result()
+        told = aside(lambda: _pushed(client, topic, given, options, stream))
     except KeyboardInterrupt:
         stream.stop()
     typer.echo(told)
@@ -287,23 +287,16 @@ def _pushed(
     started = time.monotonic()
     if given.is_empty and (found := _found(client, topic, options)) is not None:
         return f"0 rows pushed to {short_name(found.name)}: {given.name} is empty"
-    is_whole = given.path is not None and not given.is_stream and not options.partial
+    is_whole = not given.is_stream and not options.partial
     with options.opened(given) as opened:
         if options.delimiter is None and opened.delimiter not in (None, ",", "\t"):
             typer.echo(f"values are separated by {opened.delimiter!r}", err=True)
         reopen = partial(options.opened, given) if is_whole else None
         described, is_new = _topic(client, topic, opened, options, reopen)
         whole = None
-        if given.path is not None and is_whole:
-            whole = WholePush(
-                client,
-                described,
-                given.path,
-                given.identity,
-                options.of_rows,
-                options.guessed,
-                is_resumed=options.resume,
-            )
+        if is_whole:
+            record = PushRecord.begin(described, given, options.of_rows, options.guessed)
+            whole = WholePush(client, described, record, is_resumed=options.resume)
             if whole.is_published:
                 name = short_name(described.name)
                 return f"{given.name} is in {name} already: {whole.rows:,} rows"

@@ -9,12 +9,11 @@ visible stages, and the writer under which they are published once.
 """
 
 import hashlib
-import json
 import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Set
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +22,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import typer
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
@@ -32,6 +31,7 @@ from wings_client._stage import Stage
 from wings_client.cli.endpoint import KEPT
 from wings_client.cli.environment import state_directory
 from wings_client.cli.output import terminal_progress
+from wings_client.cli.push_inputs import Input
 from wings_client.files import OpenFile
 from wings_client.files.parts import PartCheck
 from wings_core.errors import (
@@ -154,33 +154,27 @@ class StreamPush:
         raise typer.Exit(130)
 
 
-class Aside(threading.Thread):
-    """A call on a thread of its own, so that Ctrl-C ends the wait for it at once.
+def aside(call: Callable[[], str]) -> str:
+    """Return a call's result, or raise its error; Ctrl-C ends the wait for it at once.
 
-    A read of an idle pipe cannot be interrupted; its thread ends with the process.
+    The call has a thread of its own: a read of an idle pipe cannot be interrupted. The thread ends
+    with the process.
     """
+    result: Future[str] = Future()
 
-    def __init__(self, call: Callable[[], str]) -> None:
-        super().__init__(name="wings-push", daemon=True)
-        self._call = call
-        self._result: Future[str] = Future()
-
-    def run(self) -> None:
-        """Run the call."""
+    def run() -> None:
         try:
-            self._result.set_result(self._call())
-        except BaseException as error:  # noqa: BLE001 - raised by `result`
-            self._result.set_exception(error)
+            result.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised by the caller.
+            result.set_exception(error)
 
-    def result(self) -> str:
-        """Return the call's result, or raise its error; blocks until it ends."""
-        self.start()
-        while True:
-            try:
-                return self._result.result(LOOK_SECONDS)
-            except TimeoutError:
-                if self._result.done():
-                    return self._result.result()
+    threading.Thread(target=run, name="wings-push", daemon=True).start()
+    while True:
+        try:
+            return result.result(LOOK_SECONDS)
+        except TimeoutError:
+            if result.done():
+                return result.result()
 
 
 def _fail(error: WingsError, producer: Producer) -> NoReturn:
@@ -246,31 +240,23 @@ class PushRecord(BaseModel):
     def begin(
         cls,
         topic: Topic,
-        path: Path,
-        file: str,
-        options: Sequence[str | None],
+        given: Input,
+        options: tuple[str | None, ...],
         inferred: Iterable[str],
     ) -> Self:
-        """Return the record of a new push.
-
-        Args:
-            topic: The topic.
-            path: Path of the file, or of its copy.
-            file: Absolute path or URI of the file.
-            options: Options that affect which rows are read.
-            inferred: Columns with inferred types.
-        """
-        status = path.stat()
+        """Return the record of a new push; for the options and columns see the fields."""
+        assert given.path is not None
+        status = given.path.stat()
         # One writer for each file of a machine, as servers remember each writer's last batch.
         return cls(
             topic=topic.uuid,
             # Invalid UTF-8 in a name is kept.
-            file=file.encode("utf-8", "backslashreplace").decode(),
+            file=given.identity.encode("utf-8", "backslashreplace").decode(),
             size=status.st_size,
             mtime_ns=status.st_mtime_ns,
-            options=tuple(options),
+            options=options,
             inferred=tuple(sorted(inferred)),
-            writer=f"push:{_digest(platform.node(), topic.uuid, file)}",
+            writer=f"push:{_digest(platform.node(), topic.uuid, given.identity)}",
             batch=time.time_ns() // 1_000,
         )
 
@@ -287,39 +273,29 @@ class PushRecord(BaseModel):
         )
         return mine == others
 
-    def with_stage(self, stage: str, rows: int) -> Self:
-        """Return the record with a stage added."""
-        update = {"stages": (*self.stages, stage), "rows": self.rows + rows}
-        return self.model_copy(update=update)
-
-    def published(self) -> Self:
-        """Return the record of the finished push."""
-        return self.model_copy(update={"is_published": True, "stages": ()})
-
-    def save(self) -> bool:
-        """Write the record; returns whether that succeeded, which a push does not need."""
+    def stored(self) -> Self | None:
+        """Return the stored record of the same topic and file; None without a readable one."""
         try:
-            place = _place(self.topic, self.file)
+            return self.model_validate_json(self._place().read_text())
+        except (*_NO_PLACE, ValueError):
+            return None
+
+    def save(self) -> None:
+        """Write the record, if there is a place for it; a push does not need one."""
+        with suppress(*_NO_PLACE):
+            place = self._place()
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             written = place.with_suffix(f".{os.getpid()}.tmp")
             written.write_text(self.model_dump_json())
             written.replace(place)
-        except _NO_PLACE:
-            return False
-        return True
 
     def delete(self) -> None:
         """Delete the record."""
         with suppress(*_NO_PLACE):
-            _place(self.topic, self.file).unlink(missing_ok=True)
+            self._place().unlink(missing_ok=True)
 
-
-def found_record(begun: PushRecord) -> PushRecord | None:
-    """Return the stored record of the same topic and file; None if there is no readable one."""
-    try:
-        return PushRecord.model_validate(json.loads(_place(begun.topic, begun.file).read_text()))
-    except (*_NO_PLACE, ValueError, ValidationError):
-        return None
+    def _place(self) -> Path:
+        return _directory() / f"{_digest(self.topic, self.file)}.json"
 
 
 def delete_old_records() -> None:
@@ -335,10 +311,6 @@ def _directory() -> Path:
     return state_directory() / "push"
 
 
-def _place(topic: str, file: str) -> Path:
-    return _directory() / f"{_digest(topic, file)}.json"
-
-
 def _digest(*texts: str) -> str:
     data = "\0".join(texts).encode("utf-8", "surrogateescape")
     return hashlib.sha256(data).hexdigest()[:32]
@@ -350,39 +322,28 @@ class WholePush:
     Args:
         client: Client of the server.
         topic: The topic.
-        path: Path of the file, or of its copy.
-        file: Absolute path or URI of the file.
-        options: Options that affect which rows are read.
-        inferred: Columns with inferred types; see `Rows.parts`.
+        record: The record of the new push.
         is_resumed: Whether to continue from the record of an earlier push, if any.
     """
 
     def __init__(
-        self,
-        client: Client,
-        topic: Topic,
-        path: Path,
-        file: str,
-        options: Sequence[str | None],
-        inferred: Set[str],
-        *,
-        is_resumed: bool,
+        self, client: Client, topic: Topic, record: PushRecord, *, is_resumed: bool
     ) -> None:
         self._client = client
         self._topic = topic
         self._stage: Stage | None = None
         self._is_publishing = False
         self._is_resumed = False
-        self._record = PushRecord.begin(topic, path, file, options, inferred)
-        before = found_record(self._record)
+        self._record = record
+        before = record.stored()
         if before is None:
             return
-        if is_resumed and before.is_of_same(self._record):
+        if is_resumed and before.is_of_same(record):
             self._record = before
             self._is_resumed = True
             return
         if is_resumed:
-            typer.echo(f"{file} or the options have changed: starting over", err=True)
+            typer.echo(f"{record.file} or the options have changed: starting over", err=True)
         self._drop(before)
 
     @property
@@ -439,7 +400,8 @@ class WholePush:
                     first = next(batches, None)
                 staged = self._stage.close()
             self._stage = None
-            self._record = self._record.with_stage(staged.stage, staged.rows)
+            stages, rows = (*self._record.stages, staged.stage), self._record.rows + staged.rows
+            self._record = self._record.model_copy(update={"stages": stages, "rows": rows})
             self._record.save()
         file.check_complete(self._record.rows)
 
@@ -460,7 +422,7 @@ class WholePush:
         if self._record.stages:
             self._is_publishing = True
             self._client.publish(self._record.writer, self._record.batch, self._record.stages)
-        self._record = self._record.published()
+        self._record = self._record.model_copy(update={"is_published": True, "stages": ()})
         self._record.save()
         self._is_publishing = False
         if self._is_resumed:
