@@ -96,8 +96,14 @@ _NAMES_MAX = 1_000
 """Most completions shown."""
 
 
-class KnownTables:
-    """The tables of a server, read on first use.
+COMMANDS = (".format", ".help", ".quit", ".schema", ".tables")
+"""The shell's own commands."""
+
+
+class SqlCompleter(Completer):
+    """Completion of tables, of columns of the statement's tables, and of SQL's keywords.
+
+    The server's tables are read on first use.
 
     Args:
         client: Client of the server.
@@ -134,35 +140,20 @@ class KnownTables:
                 self.look()
         return self._columns
 
-
-class SqlCompleter(Completer):
-    """Completion of tables, of columns of the statement's tables, and of SQL's keywords.
-
-    Args:
-        columns: Returns the columns of each table.
-        commands: The shell's commands, such as `.tables`.
-    """
-
-    def __init__(
-        self, columns: Callable[[], Mapping[str, Sequence[str]]], commands: Sequence[str]
-    ) -> None:
-        self._columns = columns
-        self._commands = commands
-
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
         """Yield completions of the word before the cursor; may block for the server."""
         before = document.text_before_cursor
         if before.startswith(".") and not before.startswith(".schema "):
-            yield from _completions(self._commands, before)
+            yield from _completions(COMMANDS, before)
             return
         typed = (_WORDS.findall(before) or [""])[-1]
         if not typed.startswith("'"):
             yield from _completions(self._names(document.text), typed.lstrip())
 
     def _names(self, text: str) -> Iterator[str]:
-        tables = self._columns()
+        tables = self.columns()
         if not text.startswith("."):
             for table, columns in tables.items():
                 if table in text:
@@ -198,10 +189,6 @@ A statement ends with `;` and may take several lines; topics are its tables:
 Tab completes tables, columns and words; Up shows what was typed before; Ctrl-C cancels."""
 
 
-class _Quit(Exception):  # noqa: N818 - not an error
-    """Ends the shell."""
-
-
 class Shell:
     """The loop that reads statements from the terminal and runs them.
 
@@ -219,20 +206,13 @@ class Shell:
         self._namespace = namespace
         self._timeout = timeout
         self._format: Format = wanted
-        self._tables = KnownTables(client, namespace)
-        self._commands: Mapping[str, Callable[[str], None]] = {
-            ".format": self._set_format,
-            ".help": self._help,
-            ".quit": self._quit,
-            ".schema": self._schema,
-            ".tables": self._show_tables,
-        }
+        self._tables = SqlCompleter(client, namespace)
         self._session: PromptSession[str] = PromptSession(
             message=PROMPT,
             multiline=Condition(_is_continued),
             prompt_continuation=CONTINUED,
             history=_history(state_directory() / "sql_history"),
-            completer=SqlCompleter(self._tables.columns, list(self._commands)),
+            completer=self._tables,
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,
         )
@@ -245,17 +225,13 @@ class Shell:
                 self._do(self._session.prompt())
             except KeyboardInterrupt:
                 continue
-            except (EOFError, _Quit):
+            except EOFError:
                 return
 
     def _do(self, typed: str) -> None:
         if typed.lstrip().startswith("."):
             name, _, rest = typed.strip().rstrip(";").partition(" ")
-            command = self._commands.get(name)
-            if command is None:
-                _say(f"there is no {name}: {' '.join(self._commands)}")
-            else:
-                self._guarded(lambda: command(rest.strip()))
+            self._guarded(lambda: self._command(name, rest.strip()))
             return
         for statement in split_statements(typed)[0]:
             if not self._guarded(lambda text=statement: self._execute(text)):
@@ -282,18 +258,27 @@ class Shell:
         sys.stdout.flush()
         _say(f"{count_of(rows, 'row')} in {time.monotonic() - began:.2f} s")
 
-    def _set_format(self, name: str) -> None:
-        if name in SHOWN_FORMATS:
-            self._format = name
-        elif name:
-            _say(f"formats are {', '.join(SHOWN_FORMATS)}; for others, use wings sql --format")
-        else:
-            _say(self._format)
-
-    def _show_tables(self, _: str) -> None:
-        self._tables.look()
-        for name in self._tables.columns():
-            sys.stdout.write(f"{name}\n")
+    def _command(self, name: str, argument: str) -> None:
+        """Run one of `COMMANDS`; `.quit` is the end of the input."""
+        match name:
+            case ".format" if argument in SHOWN_FORMATS:
+                self._format = argument
+            case ".format" if argument:
+                _say(f"formats are {', '.join(SHOWN_FORMATS)}; for others, use wings sql --format")
+            case ".format":
+                _say(self._format)
+            case ".help":
+                sys.stdout.write(f"{HELP}\n")
+            case ".quit":
+                raise EOFError
+            case ".schema":
+                self._schema(argument)
+            case ".tables":
+                self._tables.look()
+                for table in self._tables.columns():
+                    sys.stdout.write(f"{table}\n")
+            case _:
+                _say(f"there is no {name}: {' '.join(COMMANDS)}")
 
     def _schema(self, table: str) -> None:
         if not table:
@@ -306,12 +291,6 @@ class Shell:
         )
         with statement_progress() as shown, described as reader:
             write_rows(reader, "table", shown)
-
-    def _help(self, _: str) -> None:
-        sys.stdout.write(f"{HELP}\n")
-
-    def _quit(self, _: str) -> None:
-        raise _Quit
 
 
 def _is_continued() -> bool:
