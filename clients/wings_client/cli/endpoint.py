@@ -46,20 +46,18 @@ class Endpoint:
             typer.BadParameter: The text is not an address, or has another protocol.
         """
         try:
-            first, *others = addresses_of(text)
-            if any(cls.parse(other).is_http for other in others):
-                raise _not_an_endpoint(text)
-            parts = urlsplit(first)
-            host, port = parts.hostname, parts.port
+            parts = [urlsplit(address) for address in addresses_of(text)]
+            for each in parts:
+                is_flight = each.port is not None and each.scheme in FLIGHT_SCHEMES
+                is_http = len(parts) == 1 and each.scheme in HTTP_SCHEMES
+                if not each.hostname or not (is_flight or is_http):
+                    raise ValueError(text)
         except (ValueError, InvalidArgument):
-            raise _not_an_endpoint(text) from None
-        if others and parts.scheme in HTTP_SCHEMES:
-            raise _not_an_endpoint(text)
-        if parts.scheme not in {*FLIGHT_SCHEMES, *HTTP_SCHEMES} or not host:
-            raise _not_an_endpoint(text)
-        if port is None and parts.scheme in FLIGHT_SCHEMES:
-            raise _not_an_endpoint(text)
-        return cls(text, parts.scheme, host, port)
+            raise typer.BadParameter(
+                f"{text!r:.200} is not an address: expected grpc://HOST:PORT or http://HOST:PORT",
+                param_hint="--endpoint",
+            ) from None
+        return cls(text, parts[0].scheme, parts[0].hostname or "", parts[0].port)
 
     @property
     def is_http(self) -> bool:
@@ -173,10 +171,3 @@ def short_namespace(name: str) -> str:
     """Return a namespace's name for display: only its id in the default tenant."""
     parsed = NamespaceName.parse(name)
     return parsed.namespace if parsed.tenant == DEFAULT_NAMESPACE.tenant else name
-
-
-def _not_an_endpoint(text: str) -> typer.BadParameter:
-    return typer.BadParameter(
-        f"{text!r:.200} is not an address: expected grpc://HOST:PORT or http://HOST:PORT",
-        param_hint="--endpoint",
-    )
