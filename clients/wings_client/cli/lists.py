@@ -31,7 +31,7 @@ from wings_client.cli.options import (
 from wings_client.cli.output import write_list
 from wings_client.cli.profiles import DEFAULT as DEFAULT_PROFILE
 from wings_client.cli.profiles import profile_of, profiles
-from wings_client.cli.values import count_of, partition_text, printable
+from wings_client.cli.values import count_of, partition_text, partitions_text, printable
 from wings_core.contracts.actions import ListNodes
 from wings_core.contracts.totals import TOPICS_MAX, HealthBody, NodeStates, TopicTotals
 from wings_core.errors import InvalidArgument, NamespaceNotEmpty
@@ -165,11 +165,8 @@ def describe(
     if wanted_format != "table":
         return
     partitions = sum(each.partitions for each in found.topics)
-    hidden = partitions - len(found.partitions)
-    rest = f", {hidden:,} of them not shown" if hidden else ""
-    typer.echo(
-        f"{count_of(found.lag, 'message')} behind in {count_of(partitions, 'partition')}{rest}"
-    )
+    where = partitions_text(partitions, len(found.partitions))
+    typer.echo(f"{count_of(found.lag, 'message')} behind in {where}")
 
 
 @consumer.command()
