@@ -26,7 +26,6 @@ from wings_client.cli.values import (
     parse_partition,
     partition_text,
     printable,
-    seconds_of,
 )
 from wings_core.errors import WingsError
 from wings_core.partitions import JsonScalar, partition_of_value, partition_sort_key
@@ -161,7 +160,7 @@ def _over_flight(
             topic,
             partition,
             offset=offset,
-            timeout=seconds_of(options.timeout),
+            timeout=options.timeout,
             min_messages=options.min_messages,
             max_messages=options.max_messages,
             **options.arguments(topic.schema),
@@ -201,7 +200,7 @@ def _over_http(
     if not isinstance(offset, int) or offset < 0:
         raise typer.BadParameter("over HTTP it must be an offset", param_hint="--from")
     limits = {
-        "timeout_ms": None if options.timeout is None else max(2, round(options.timeout)),
+        "timeout_ms": None if options.timeout is None else max(2, round(options.timeout * 1000)),
         "min_messages": options.min_messages,
         "max_messages": options.max_messages,
     }

@@ -30,7 +30,6 @@ from wings_client.cli.values import (
     parse_partition,
     parse_start_or_last,
     partition_text,
-    seconds_of,
 )
 from wings_core.contracts.reads import ReadOptions
 from wings_core.contracts.sql import LiveBody
@@ -142,7 +141,7 @@ def tail(
         fixed = _fixed(described, partition)
         reads = _reads(client, transport, described, fixed, offset, arguments)
         say(f"following {short_name(described.name)} from {start}; Ctrl-C ends it")
-        display.run(_batches(reads, seconds_of(shown.timeout)))
+        display.run(_batches(reads, shown.timeout))
 
 
 def show_live(
@@ -297,7 +296,7 @@ def consume(
             partitions=only,
             start=offset,
             on_data_loss=on_data_loss,
-            timeout=seconds_of(shown.timeout),
+            timeout=shown.timeout,
             group=group,
             instance=instance,
             **shown.arguments(described.schema),

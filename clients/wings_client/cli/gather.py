@@ -23,7 +23,6 @@ from wings_client.cli.values import (
     parse_partition,
     partition_text,
     printable,
-    seconds_of,
 )
 from wings_client.gather import EMPTY, Gather, GatherEnd, GatherReason, Reply, Request, Sentinel
 from wings_core.arrow_compute import pc
@@ -291,8 +290,8 @@ def gather(
         ]
         gathered = client.gather(
             requests,
-            timeout=seconds_of(options.timeout),
-            stall_timeout=seconds_of(options.stall_timeout),
+            timeout=options.timeout,
+            stall_timeout=options.stall_timeout,
             max_messages=options.max_replies,
             sentinel=_sentinel(options.sentinel, described),
             on_error=options.on_error,

@@ -17,7 +17,7 @@ import typer
 from wings_client import Topic
 from wings_client.cli import completion
 from wings_client.cli.output import Format
-from wings_client.cli.values import chosen_columns, duration, one_partition, seconds_of
+from wings_client.cli.values import chosen_columns, duration, one_partition
 from wings_core.names import DEFAULT_NAMESPACE
 
 DEFAULT = "grpc://127.0.0.1:7777"
@@ -199,7 +199,7 @@ class MemberOptions:
         return {
             "member": self.member,
             "partition": one_partition(self.partition, topic),
-            "timeout": seconds_of(self.timeout),
+            "timeout": self.timeout,
         }
 
 

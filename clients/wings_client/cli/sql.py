@@ -8,7 +8,7 @@ import typer
 from wings_client.cli.endpoint import connected
 from wings_client.cli.options import DEFAULT, EndpointOption, FormatOption
 from wings_client.cli.output import check_output, statement_progress, write_rows
-from wings_client.cli.values import duration, seconds_of
+from wings_client.cli.values import duration
 
 
 def sql(
@@ -75,7 +75,6 @@ def sql(
         $ wings sql
     """
     check_output(wanted_format, is_endless=follow)
-    seconds = seconds_of(timeout)
     is_shell = statement is None and sys.stdin.isatty() and sys.stdout.isatty()
     if parameters and (is_shell or follow):
         who = "the shell" if is_shell else "--follow"
@@ -84,14 +83,14 @@ def sql(
         from wings_client.cli.sql_shell import Shell  # Imports prompt_toolkit, which is slow.
 
         with connected(endpoint) as client:
-            Shell(client, namespace, seconds, wanted_format).run()
+            Shell(client, namespace, timeout, wanted_format).run()
         return
     text = sys.stdin.read() if statement is None else statement
     if follow:
         from wings_client.cli.following import show_live  # Its imports are not needed otherwise.
 
-        show_live(text, namespace, start, seconds, wanted_format, endpoint)
+        show_live(text, namespace, start, timeout, wanted_format, endpoint)
         return
     with connected(endpoint) as client, statement_progress() as shown:
-        reader = client.sql(text, parameters or (), namespace=namespace, timeout=seconds)
+        reader = client.sql(text, parameters or (), namespace=namespace, timeout=timeout)
         write_rows(reader, wanted_format, shown)

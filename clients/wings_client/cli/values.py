@@ -77,11 +77,6 @@ def one_partition(text: str | None, topic: Topic) -> JsonScalar:
     return None if text is None else parse_partition(text, topic)
 
 
-def seconds_of(milliseconds: float | None) -> float | None:
-    """Return an option's milliseconds in seconds; None where it is not given."""
-    return None if milliseconds is None else milliseconds / 1000
-
-
 def partition_text(value: JsonScalar) -> str:
     """Format a partition value, the inverse of `parse_partition`; None is `null`."""
     if value is None:
@@ -116,10 +111,10 @@ def parse_offset(text: str, option: str = "--from") -> Offset:
 def duration(
     unit: Literal["ms", "s"], least: float = 0, most: float = math.inf
 ) -> Callable[[str], float]:
-    """Return a parser of durations like `500ms`, `30s` or `2h`, in a unit.
+    """Return a parser of durations like `500ms`, `30s` or `2h`, which returns seconds.
 
     Args:
-        unit: The unit of the result, and of a plain number.
+        unit: The unit of a plain number; those of `ms` are rounded.
         least: The least duration, in that unit.
         most: The greatest duration, in that unit.
     """
@@ -133,7 +128,7 @@ def duration(
         if not least <= value <= most:
             bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
             raise typer.BadParameter(f"{text:.80} is not {bounds} {unit}")
-        return round(value) if unit == "ms" else value
+        return round(value) / 1000 if unit == "ms" else value
 
     return parse
 
