@@ -124,7 +124,7 @@ def stream_writer(schema: pa.Schema, wanted: Format, sink: IO[bytes] | None = No
         sink: The file to write to; None: standard output.
     """
     if wanted == "table":
-        return _TableText()
+        return TableWriter(terminal_width())
     file: IO[bytes] = sys.stdout.buffer if sink is None else sink
     if wanted in {"json", "jsonl"}:
         return _JsonLines(file)
@@ -173,54 +173,38 @@ def progress_line(text: str) -> Generator[Callable[[str], None]]:
         yield lambda text: progress.update(task, description=text)
 
 
-@contextmanager
-def statement_progress() -> "Generator[Progress]":
-    """Show a statement's elapsed time and rows so far, as `terminal_progress`, in one task."""
-    from rich.progress import TextColumn
-
-    text = "{task.elapsed:.0f} s, {task.completed:,.0f} rows so far"
-    with terminal_progress(TextColumn(text)) as progress:
-        progress.add_task("", total=None)
-        yield progress
-
-
-def write_rows(reader: pa.RecordBatchReader, wanted: Format, progress: "Progress") -> int:
+def write_rows(run: Callable[[], pa.RecordBatchReader], wanted: Format) -> int:
     """Write the rows of a statement to standard output; returns their number.
 
+    The elapsed time and the rows so far are shown as by `terminal_progress`, until a terminal gets
+    rows.
+
     Args:
-        reader: Reads the rows.
+        run: Runs the statement.
         wanted: The format.
-        progress: A `statement_progress`, which is removed before a terminal gets rows.
     """
+    from rich.progress import TextColumn
+
     # A table is written at the end, when its widths are known.
     is_shown = wanted != "table" and sys.stdout.isatty()
     rows = 0
 
-    def counted() -> Generator[pa.RecordBatch]:
+    def counted(reader: pa.RecordBatchReader) -> Generator[pa.RecordBatch]:
         nonlocal rows
         for batch in reader:
             rows += batch.num_rows
-            progress.update(progress.task_ids[0], completed=rows)
+            progress.update(task, completed=rows)
             if is_shown:
                 progress.stop()
             yield batch
         progress.stop()
 
-    write_all(counted(), reader.schema, wanted)
+    text = "{task.elapsed:.0f} s, {task.completed:,.0f} rows so far"
+    with terminal_progress(TextColumn(text)) as progress:
+        task = progress.add_task("", total=None)
+        with run() as reader:
+            write_all(counted(reader), reader.schema, wanted)
     return rows
-
-
-class _TableText:
-    def __init__(self) -> None:
-        self._table = TableWriter(terminal_width())
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        for line in self._table.lines(pa.Table.from_batches([batch])):
-            sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
-    def close(self) -> None:
-        return
 
 
 class _JsonLines:
@@ -395,6 +379,15 @@ class TableWriter:
         self._width = width
         self._natural: list[int] = []
         self._layout: Layout | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the lines of the next rows to standard output."""
+        for line in self.lines(pa.Table.from_batches([batch])):
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Do nothing: each row was written."""
 
     def lines(self, table: pa.Table) -> Iterator[str]:
         """Yield the lines of the next rows, after the header if needed."""

@@ -7,7 +7,7 @@ import typer
 
 from wings_client.cli.endpoint import connected
 from wings_client.cli.options import DEFAULT, EndpointOption, FormatOption
-from wings_client.cli.output import check_output, statement_progress, write_rows
+from wings_client.cli.output import check_output, write_rows
 from wings_client.cli.values import duration
 
 
@@ -91,6 +91,8 @@ def sql(
 
         show_live(text, namespace, start, timeout, wanted_format, endpoint)
         return
-    with connected(endpoint) as client, statement_progress() as shown:
-        reader = client.sql(text, parameters or (), namespace=namespace, timeout=timeout)
-        write_rows(reader, wanted_format, shown)
+    with connected(endpoint) as client:
+        values = parameters or ()
+        write_rows(
+            lambda: client.sql(text, values, namespace=namespace, timeout=timeout), wanted_format
+        )

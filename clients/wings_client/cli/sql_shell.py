@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -22,7 +21,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 
 from wings_client import Client
 from wings_client.cli.environment import state_directory
-from wings_client.cli.output import Format, statement_progress, write_rows
+from wings_client.cli.output import Format, write_rows
 from wings_client.cli.values import count_of
 from wings_core.contracts.sql import SYSTEM, SYSTEM_TABLES, schema_of
 from wings_core.errors import WingsError
@@ -251,10 +250,10 @@ class Shell:
 
     def _execute(self, text: str) -> None:
         began = time.monotonic()
-        with statement_progress() as shown:
-            options: dict[str, Any] = {"namespace": self._namespace, "timeout": self._timeout}
-            with self._client.sql(text, **options) as reader:
-                rows = write_rows(reader, self._format, shown)
+        rows = write_rows(
+            lambda: self._client.sql(text, namespace=self._namespace, timeout=self._timeout),
+            self._format,
+        )
         sys.stdout.flush()
         _say(f"{count_of(rows, 'row')} in {time.monotonic() - began:.2f} s")
 
@@ -285,12 +284,8 @@ class Shell:
             _say("usage: .schema TABLE")
             return
         name = f"wings.{table}" if table.startswith("system.") else table
-        described = self._client.sql(
-            f"select column_name as column, column_type as type from (describe {name})",
-            namespace=self._namespace,
-        )
-        with statement_progress() as shown, described as reader:
-            write_rows(reader, "table", shown)
+        text = f"select column_name as column, column_type as type from (describe {name})"
+        write_rows(lambda: self._client.sql(text, namespace=self._namespace), "table")
 
 
 def _is_continued() -> bool:
