@@ -12,7 +12,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -150,19 +150,79 @@ class ParquetRows(_TypedRows):
         section: Section | None = None,
         chosen: ChosenColumns = ALL,
     ) -> None:
-        self._file = _ParquetColumns(_local(source, path, self._format))
-        super().__init__(source, self._file.schema, chosen)
-        about = self._file.metadata
+        path = _local(source, path, self._format)
+        self._fine = self._coarse = _opened(path, "ns")
+        super().__init__(source, self._fine.schema_arrow, chosen)
+        about = self._fine.metadata
         self._groups = groups_of(about, section or Section(0, 1))
         rows = [about.row_group(group).num_rows for group in range(self._groups.stop)]
         self.found = sum(rows[self._groups.start :])
         self._rows_before = sum(rows[: self._groups.start])
-        first = self._rows_before + 1
-        self._file.measure(self._groups, self.names, lambda index: source.row(first + index))
-        self._schema = columns_of(self._file.schema, chosen)  # INT96 is measured only now.
+        columns = self._fine.schema
+        if any(columns.column(index).physical_type == "INT96" for index in range(len(columns))):
+            self._coarse = _opened(path, "us")
+        coarse = columns_of(self._coarse.schema_arrow, chosen)
+        self._of_microseconds = {
+            name
+            for name in self.names
+            if coarse.field(name) != self._schema.field(name) and self._is_of_microseconds(name)
+        }
+        for index, name in enumerate(self.names):
+            if name in self._of_microseconds:
+                self._schema = self._schema.set(index, coarse.field(index))
 
     def _batches(self) -> Iterable[pa.RecordBatch]:
-        return self._metered(self._file.batches(self._groups, self.names))
+        return self._metered(self._read())
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, with each column of INT96 in its unit."""
+        coarse = [name for name in self.names if name in self._of_microseconds]
+        if not coarse:
+            yield from _batches(self._fine, self._groups, self.names)
+            return
+        readers = [_batches(self._coarse, self._groups, coarse)]
+        if fine := [name for name in self.names if name not in self._of_microseconds]:
+            readers.append(_batches(self._fine, self._groups, fine))
+        for parts in zip(*readers, strict=True):
+            columns = {name: part.column(name) for part in parts for name in part.schema.names}
+            yield pa.RecordBatch.from_arrays(
+                [columns[name] for name in self.names], schema=self._schema
+            )
+
+    def _is_of_microseconds(self, name: str) -> bool:
+        """Return whether microseconds hold all times of a column of INT96; reads the column.
+
+        Raises:
+            SchemaMismatch: Neither unit does.
+        """
+        has_digits = has_other_years = False
+        rows = self._rows_before
+        pairs = zip(
+            _batches(self._fine, self._groups, [name]),
+            _batches(self._coarse, self._groups, [name]),
+            strict=True,
+        )
+        for fine_batch, coarse_batch in pairs:
+            for fine, coarse in zip(
+                leaves(fine_batch.column(0)), leaves(coarse_batch.column(0)), strict=True
+            ):
+                if fine.type == coarse.type:
+                    continue
+                ns, us = fine.cast(pa.int64()), coarse.cast(pa.int64())
+                # The part below a microsecond, correct even on overflow of 64 bits.
+                digits = pc.subtract(ns, pc.multiply(us, _NS_PER_US))
+                has_digits |= bool(pc.any(pc.not_equal(digits, 0)).as_py())
+                whole = pc.divide(pc.subtract(ns, digits), _NS_PER_US)
+                has_other_years |= bool(pc.any(pc.not_equal(whole, us)).as_py())
+            rows += fine_batch.num_rows
+            if has_digits and has_other_years:
+                raise bad_row(
+                    self._source.row(rows),
+                    f"column {name!r:.80}: up to here it has times with nanoseconds, and times "
+                    "beyond the range of 64 bits of nanoseconds",
+                    name,
+                )
+        return not has_digits
 
 
 class OrcRows(_TypedRows):
@@ -369,97 +429,6 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
-
-
-class _ParquetColumns:
-    """The columns of some row groups of a Parquet file.
-
-    Args:
-        path: Path of the file.
-
-    Attributes:
-        metadata: Metadata of the file.
-        schema: The file's columns as they are read; INT96 columns only after `measure`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._fine = self._coarse = _opened(path, "ns")
-        about = self._fine.schema
-        if any(about.column(index).physical_type == "INT96" for index in range(len(about))):
-            self._coarse = _opened(path, "us")
-        self._is_coarse: set[str] = set()
-        self.metadata: Any = self._fine.metadata
-        self.schema: pa.Schema = self._fine.schema_arrow
-
-    def measure(
-        self, groups: Sequence[int], names: Sequence[str], place: Callable[[int], str]
-    ) -> None:
-        """Find the unit of each column of INT96; reads these columns.
-
-        Args:
-            groups: The row groups to examine.
-            names: The columns to examine.
-            place: Returns the position text of a row by its index within the row groups.
-
-        Raises:
-            SchemaMismatch: No unit holds all times of a column.
-        """
-        for index, name in enumerate(self.schema.names):
-            field: Any = self._coarse.schema_arrow.field(index)
-            if name not in names or field.type == self.schema.field(index).type:
-                continue
-            if self._is_of_microseconds(name, groups, place):
-                self._is_coarse.add(name)
-                self.schema = self.schema.set(index, field)
-
-    def batches(self, groups: Sequence[int], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some row groups, of some columns."""
-        if self._is_coarse.isdisjoint(names):
-            yield from _batches(self._fine, groups, names)
-            return
-        fine = [name for name in names if name not in self._is_coarse]
-        coarse = [name for name in names if name in self._is_coarse]
-        schema = pa.schema([self.schema.field(name) for name in names])
-        readers = [
-            _batches(file, groups, wanted)
-            for file, wanted in ((self._fine, fine), (self._coarse, coarse))
-            if wanted
-        ]
-        for parts in zip(*readers, strict=True):
-            columns = {name: part.column(name) for part in parts for name in part.schema.names}
-            yield pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
-
-    def _is_of_microseconds(
-        self, name: str, groups: Sequence[int], place: Callable[[int], str]
-    ) -> bool:
-        has_digits = has_other_years = False
-        rows = 0
-        pairs = zip(
-            _batches(self._fine, groups, [name]),
-            _batches(self._coarse, groups, [name]),
-            strict=True,
-        )
-        for fine_batch, coarse_batch in pairs:
-            for fine, coarse in zip(
-                leaves(fine_batch.column(0)), leaves(coarse_batch.column(0)), strict=True
-            ):
-                if fine.type == coarse.type:
-                    continue
-                ns, us = fine.cast(pa.int64()), coarse.cast(pa.int64())
-                # The part below a microsecond, correct even on overflow of 64 bits.
-                digits = pc.subtract(ns, pc.multiply(us, _NS_PER_US))
-                has_digits |= bool(pc.any(pc.not_equal(digits, 0)).as_py())
-                whole = pc.divide(pc.subtract(ns, digits), _NS_PER_US)
-                has_other_years |= bool(pc.any(pc.not_equal(whole, us)).as_py())
-            rows += fine_batch.num_rows
-            if has_digits and has_other_years:
-                raise bad_row(
-                    place(rows - 1),
-                    f"column {name!r:.80}: up to here it has times with nanoseconds, and times "
-                    "beyond the range of 64 bits of nanoseconds",
-                    name,
-                )
-        return not has_digits
 
 
 def _opened(path: Path, unit: str) -> Any:
