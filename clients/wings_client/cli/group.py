@@ -10,7 +10,6 @@ from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected, short_name
 from wings_client.cli.options import (
     DEFAULT,
-    PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
     DryRunOption,
     EndpointOption,
@@ -19,7 +18,7 @@ from wings_client.cli.options import (
     YesOption,
     goes_on,
 )
-from wings_client.cli.output import write_list
+from wings_client.cli.output import PARTITIONS_SHOWN_MAX, write_list
 from wings_client.cli.values import count_of, parse_start, partition_text, partitions_text
 
 NameArgument = Annotated[

@@ -19,7 +19,6 @@ from wings_client.cli.endpoint import (
 from wings_client.cli.environment import configuration_file
 from wings_client.cli.options import (
     DEFAULT,
-    PARTITIONS_SHOWN_MAX,
     ConsumerArgument,
     DryRunOption,
     EndpointOption,
@@ -28,7 +27,7 @@ from wings_client.cli.options import (
     YesOption,
     goes_on,
 )
-from wings_client.cli.output import write_list
+from wings_client.cli.output import PARTITIONS_SHOWN_MAX, write_list
 from wings_client.cli.profiles import DEFAULT as DEFAULT_PROFILE
 from wings_client.cli.profiles import profile_of, profiles
 from wings_client.cli.values import count_of, partition_text, partitions_text, printable

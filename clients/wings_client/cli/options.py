@@ -16,15 +16,12 @@ import typer
 
 from wings_client import Topic
 from wings_client.cli import completion
-from wings_client.cli.output import Format
+from wings_client.cli.output import PARTITIONS_SHOWN_MAX, Format
 from wings_client.cli.values import chosen_columns, duration, one_partition
 from wings_core.names import DEFAULT_NAMESPACE
 
 DEFAULT = "grpc://127.0.0.1:7777"
 """Default address of `wings serve`."""
-
-PARTITIONS_SHOWN_MAX = 20
-"""Partitions shown by default."""
 
 TopicArgument = Annotated[
     str,

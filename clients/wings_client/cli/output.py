@@ -14,7 +14,7 @@ import pyarrow as pa
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from wings_client.cli.values import printable
+from wings_client.cli.values import partitions_text, printable
 from wings_core.arrow_compute import pc
 from wings_core.errors import InvalidArgument
 from wings_core.json_rows import count_not_finite, encode_lines, encode_rows_within
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "json", "jsonl", "csv", "arrow", "parquet"]
 """Format of written rows; `json` is one array for a finite result, else `jsonl`."""
+
+PARTITIONS_SHOWN_MAX = 20
+"""Partitions shown by default."""
 
 CELL_CHARACTERS_MAX = 1_000
 """Longer values are truncated, whatever the table's width."""
@@ -113,6 +116,33 @@ def write_list(
         write_all(table.to_batches(), table.schema, wanted)
     elif found or not empty:
         _print_table(names, found)
+
+
+def write_partitions(
+    names: Sequence[str],
+    rows: Sequence[Sequence[str | int | None]],
+    wanted: Format,
+    total: str,
+    *,
+    all_partitions: bool,
+) -> None:
+    """Write a row for each partition; a table has the first ones, and the total below it.
+
+    Args:
+        names: The columns; see `write_list`.
+        rows: The rows.
+        wanted: The format.
+        total: Text of the line below a table.
+        all_partitions: Whether a table has all partitions.
+    """
+    if wanted != "table":
+        write_list(names, rows, wanted)
+    elif not rows:
+        typer.echo("no partitions yet: each comes into being with its first message")
+    else:
+        shown = rows if all_partitions else rows[:PARTITIONS_SHOWN_MAX]
+        write_list(names, shown)
+        typer.echo(f"{total}, {partitions_text(len(rows), len(shown))}")
 
 
 def stream_writer(schema: pa.Schema, wanted: Format, sink: IO[bytes] | None = None) -> Writer:

@@ -1,6 +1,6 @@
 """`wings share`: share groups of topics, and their members."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
@@ -8,14 +8,13 @@ from typing import Annotated, Any, Literal, cast
 import pyarrow as pa
 import typer
 
-from wings_client import ShareConsumer, ShareGroup, ShareMembers, SharePartition
+from wings_client import ShareConsumer, ShareGroup
 from wings_client._arguments import wire_time
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import RETRY, connected, short_name
 from wings_client.cli.following import Display
 from wings_client.cli.options import (
     DEFAULT,
-    PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
     ColumnsOption,
     DryRunOption,
@@ -31,10 +30,9 @@ from wings_client.cli.options import (
     goes_on,
     grouped,
 )
-from wings_client.cli.output import Format, check_output, write_list
+from wings_client.cli.output import check_output, write_list, write_partitions
 from wings_client.cli.share_work import dlq, dlq_text, work
 from wings_client.cli.values import (
-    NO_PARTITIONS,
     chosen_columns,
     count_of,
     duration,
@@ -42,7 +40,6 @@ from wings_client.cli.values import (
     parse_offset,
     parse_start_or_last,
     partition_text,
-    partitions_text,
 )
 from wings_core.model import ShareConfig
 
@@ -138,70 +135,6 @@ def text_of(group: ShareGroup, key: str) -> str:
     """Return one value of a group's configuration."""
     value = group.config[key]
     return f"from {value['timestamp']}" if isinstance(value, dict) else f"{value}"
-
-
-def print_group(group: ShareGroup, *, all_partitions: bool) -> None:
-    """Print the lines of `describe`."""
-    typer.echo(f"Group: {group.name}")
-    typer.echo(f"Topic: {group.topic}")
-    for key in group.config:
-        typer.echo(f"{key}: {text_of(group, key)}")
-    typer.echo()
-    if not group.partitions:
-        typer.echo(NO_PARTITIONS)
-        return
-    shown = group.partitions if all_partitions else group.partitions[:PARTITIONS_SHOWN_MAX]
-    write_partitions(shown, "table")
-    held = sum(each.in_flight for each in group.partitions)
-    typer.echo(
-        f"{lag_of(group):,} messages behind, {held:,} of them in flight, "
-        f"{partitions_text(len(group.partitions), len(shown))}"
-    )
-
-
-def write_partitions(partitions: Iterable[SharePartition], wanted: Format) -> None:
-    """Write a group's progress in each partition."""
-    write_list(
-        ("partition", "start", "in flight", "lag"),
-        (
-            (partition_text(each.partition), each.start_offset, each.in_flight, each.lag)
-            for each in partitions
-        ),
-        wanted,
-    )
-
-
-def print_members(found: ShareMembers, wanted: Format) -> None:
-    """Print the lines of `members`; as data, the ranges that they hold."""
-    is_table = wanted == "table"
-    shown = found.holds[:HOLDS_SHOWN_MAX] if is_table else found.holds
-    if shown or not is_table:
-        write_list(
-            ("member", "partition", "first", "last", "delivery", "since", "until"),
-            (
-                (
-                    each.member,
-                    partition_text(each.partition),
-                    each.first,
-                    each.last,
-                    each.delivery_count,
-                    wire_time(each.since),
-                    wire_time(each.until),
-                )
-                for each in shown
-            ),
-            wanted,
-        )
-    if not is_table:
-        return
-    hidden = len(found.holds) - len(shown) + found.holds_left_out
-    rest = f", {hidden:,} more ranges not shown" if hidden else ""
-    oldest = "" if found.oldest is None else f", the oldest {found.oldest.age_seconds:,.0f} s old"
-    count = len(found.members)
-    typer.echo(
-        f"{found.lag:,} messages behind{oldest}, {found.in_flight:,} of them held by "
-        f"{count_of(count, 'member')}{rest}"
-    )
 
 
 app = typer.Typer(
@@ -392,10 +325,23 @@ def describe(
     """
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
-    if wanted_format != "table":
-        write_partitions(found.partitions, wanted_format)
-        return
-    print_group(found, all_partitions=all_partitions)
+    if wanted_format == "table":
+        typer.echo(f"Group: {found.name}")
+        typer.echo(f"Topic: {found.topic}")
+        for key in found.config:
+            typer.echo(f"{key}: {text_of(found, key)}")
+        typer.echo()
+    held = sum(each.in_flight for each in found.partitions)
+    write_partitions(
+        ("partition", "start", "in flight", "lag"),
+        [
+            (partition_text(each.partition), each.start_offset, each.in_flight, each.lag)
+            for each in found.partitions
+        ],
+        wanted_format,
+        f"{lag_of(found):,} messages behind, {held:,} of them in flight",
+        all_partitions=all_partitions,
+    )
 
 
 @app.command()
@@ -414,7 +360,34 @@ def members(
     """
     with connected(endpoint, topic) as client:
         found = client.share_members(group, topic)
-    print_members(found, wanted_format)
+    is_table = wanted_format == "table"
+    shown = found.holds[:HOLDS_SHOWN_MAX] if is_table else found.holds
+    if shown or not is_table:
+        write_list(
+            ("member", "partition", "first", "last", "delivery", "since", "until"),
+            (
+                (
+                    each.member,
+                    partition_text(each.partition),
+                    each.first,
+                    each.last,
+                    each.delivery_count,
+                    wire_time(each.since),
+                    wire_time(each.until),
+                )
+                for each in shown
+            ),
+            wanted_format,
+        )
+    if not is_table:
+        return
+    hidden = len(found.holds) - len(shown) + found.holds_left_out
+    rest = f", {hidden:,} more ranges not shown" if hidden else ""
+    oldest = "" if found.oldest is None else f", the oldest {found.oldest.age_seconds:,.0f} s old"
+    typer.echo(
+        f"{found.lag:,} messages behind{oldest}, {found.in_flight:,} of them held by "
+        f"{count_of(len(found.members), 'member')}{rest}"
+    )
 
 
 @app.command()

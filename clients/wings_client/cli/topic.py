@@ -11,13 +11,12 @@ from typing import Annotated, Any, cast
 import pyarrow as pa
 import typer
 
-from wings_client import Client, PartitionState, Topic
+from wings_client import Client, Topic
 from wings_client._arguments import build
 from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected, connected_transport, short_name
 from wings_client.cli.options import (
     DEFAULT,
-    PARTITIONS_SHOWN_MAX,
     AllPartitionsOption,
     DryRunOption,
     EndpointOption,
@@ -28,9 +27,8 @@ from wings_client.cli.options import (
     goes_on,
     grouped,
 )
-from wings_client.cli.output import Format, write_list
+from wings_client.cli.output import write_list, write_partitions
 from wings_client.cli.values import (
-    NO_PARTITIONS,
     columns_text,
     comma_names,
     file_options,
@@ -38,7 +36,6 @@ from wings_client.cli.values import (
     parse_fields,
     parse_settings,
     partition_text,
-    partitions_text,
     printable,
 )
 from wings_core.arrow_types import fields_of
@@ -239,11 +236,27 @@ def describe(
             return
         states = client.partitions(topic)
         tiers = transport.act("tier-states", body, repeatable=True)
-    if wanted_format != "table":
-        _write_partitions(states, wanted_format)
-        return
-    _print_topic(topic, states, described.get("table"), all_partitions=all_partitions)
-    _print_tiers(tiers)
+    if wanted_format == "table":
+        _print_topic(topic, described.get("table"))
+    total = sum(state.bytes for state in states)
+    write_partitions(
+        ("partition", "start", "next", "bytes", "last message"),
+        [
+            (
+                partition_text(each.partition),
+                each.log_start_offset,
+                each.next_offset,
+                each.bytes,
+                _time_text(each.last_timestamp),
+            )
+            for each in states
+        ],
+        wanted_format,
+        f"{messages_in(states):,} messages, {total:,} bytes",
+        all_partitions=all_partitions,
+    )
+    if wanted_format == "table":
+        _print_tiers(tiers)
 
 
 @app.command()
@@ -379,17 +392,12 @@ def _expired_by(client: Client, topic: Topic, config: Mapping[str, Any]) -> str:
     return f"about {rows:,} messages of {size:,} bytes" if rows else ""
 
 
-def _print_topic(
-    topic: Topic,
-    states: list[PartitionState],
-    table: Mapping[str, Any] | None,
-    *,
-    all_partitions: bool,
-) -> None:
+def _print_topic(topic: Topic, table: Mapping[str, Any] | None) -> None:
+    """Print a topic's description, which ends with its columns."""
     typer.echo(f"Topic: {topic.name}")
     typer.echo(f"UUID: {topic.uuid}")
     typer.echo(f"Created: {_time_text(topic.created_at)}")
-    typer.echo(f"Partition key: {_key_text(topic)}")
+    typer.echo(f"Partition key: {printable(topic.partition_key or '-')}")
     typer.echo(f"Schema version: {topic.schema_version}")
     for key, value in topic.config.items():
         if value is not None and value is not False:
@@ -404,7 +412,6 @@ def _print_topic(
         ),
     )
     typer.echo()
-    _print_partitions(states, all_partitions=all_partitions)
 
 
 def _print_table(table: Mapping[str, Any] | None) -> None:
@@ -420,36 +427,6 @@ def _print_table(table: Mapping[str, Any] | None) -> None:
     typer.echo(f"  rows that are not in it yet: {behind}")
 
 
-def _print_partitions(states: list[PartitionState], *, all_partitions: bool) -> None:
-    if not states:
-        typer.echo(NO_PARTITIONS)
-        return
-    shown = states if all_partitions else states[:PARTITIONS_SHOWN_MAX]
-    _write_partitions(shown, "table")
-    total = sum(state.bytes for state in states)
-    typer.echo(
-        f"{messages_in(states):,} messages, {total:,} bytes, "
-        f"{partitions_text(len(states), len(shown))}"
-    )
-
-
-def _write_partitions(states: list[PartitionState], wanted: Format) -> None:
-    write_list(
-        ("partition", "start", "next", "bytes", "last message"),
-        (
-            (
-                partition_text(each.partition),
-                each.log_start_offset,
-                each.next_offset,
-                each.bytes,
-                _time_text(each.last_timestamp),
-            )
-            for each in states
-        ),
-        wanted,
-    )
-
-
 def _print_tiers(tiers: list[dict[str, Any]]) -> None:
     """Print a line for each tier, over all partitions; none if all pages are in the hot tier."""
     if all(state["tier"] == "hot" for state in tiers):
@@ -460,10 +437,6 @@ def _print_tiers(tiers: list[dict[str, Any]]) -> None:
             sum(state[key] for state in found) for key in ("rows", "pages", "bytes")
         )
         typer.echo(f"{tier} tier: {rows:,} messages in {pages:,} pages, {size:,} bytes")
-
-
-def _key_text(topic: Topic) -> str:
-    return "-" if topic.partition_key is None else printable(topic.partition_key)
 
 
 def _time_text(time: datetime | None) -> str | None:

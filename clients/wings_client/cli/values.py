@@ -279,10 +279,6 @@ def counts_text(*counts: tuple[int, str]) -> str:
     return ", ".join(f"{count:,} {what}" for count, what in shown)
 
 
-NO_PARTITIONS = "no partitions yet: each comes into being with its first message"
-"""Text in place of a table of partitions."""
-
-
 def messages_in(states: Iterable[PartitionState]) -> int:
     """Return the number of messages that partitions hold."""
     return sum(state.next_offset - state.log_start_offset for state in states)
