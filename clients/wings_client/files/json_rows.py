@@ -16,7 +16,7 @@ import pyarrow.json
 
 from wings_client.files.formats import Blank
 from wings_client.files.json_integers import first_changed, has_large, with_uint64
-from wings_client.files.parts import ALL, ChosenColumns, Part, bad_row, resolved_type
+from wings_client.files.parts import ALL, ChosenColumns, Part, bad_row, first_refused, resolved_type
 from wings_client.files.source import HEAD_BYTES, ROW_BYTES_MAX, Source, row_blocks
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError, first_bad
@@ -311,7 +311,6 @@ class _Cutter:
         self._text = ""
         self._place = 0
         self._state = "start"
-        self._scan = json.JSONDecoder().raw_decode
 
     def feed(self, text: str, *, final: bool) -> Iterator[str]:
         """Yield the texts of the objects completed by `text`.
@@ -353,7 +352,7 @@ class _Cutter:
     def _end(self, *, final: bool) -> int | None:
         """Return the end of the object here; None if it is incomplete."""
         try:
-            return self._scan(self._text, self._place)[1]
+            return _SCANNER(self._text, self._place)[1]
         except json.JSONDecodeError as error:
             cut_off = error.msg.startswith("Unterminated string")
             if not final and (cut_off or error.pos >= len(self._text) - _NEAR_END):
@@ -482,33 +481,27 @@ def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
         batch = decode_rows(text, schema)
         if batch.num_rows == count:
             return batch
-    problem: WingsError = SchemaMismatch("not one object on each line")
     try:
-        batch = decode_rows(b"[" + b",".join(block.rows) + b"]", schema)
-        if batch.num_rows == len(block.rows):
-            return batch
+        return decode_objects(block.rows, schema)
     except WingsError as error:
-        problem = error
-    raise _error_of_first_bad(block, schema, problem)
-
-
-def _error_of_first_bad(block: AnyBlock, schema: pa.Schema, problem: WingsError) -> WingsError:
-    """Return the error of the first bad row; `problem` if it has none by itself."""
-
-    def is_bad(low: int, high: int) -> bool:
-        nonlocal problem
-        try:
-            batch = decode_rows(b"[" + b",".join(block.rows[low:high]) + b"]", schema)
-        except WingsError as error:
-            problem = error
-            return True
-        return batch.num_rows != high - low
-
-    row = first_bad(len(block.rows), is_bad)
-    is_bad(row, row + 1)  # Sets the row's own error.
+        row, problem = first_refused(
+            len(block.rows), lambda low, high: decode_objects(block.rows[low:high], schema), error
+        )
     message = problem.message.removeprefix(f"row {problem.facts.get('row')}: ")
     message = message.replace("the rows are", "it is")
-    return bad_row(block.place(row), message, problem.facts.get("column"))
+    raise bad_row(block.place(row), message, problem.facts.get("column"))
+
+
+def decode_objects(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """Decode the texts of rows as a batch of a schema.
+
+    Raises:
+        WingsError: A row does not fit, or is not one object.
+    """
+    batch = decode_rows(b"[" + b",".join(rows) + b"]", schema)
+    if batch.num_rows != len(rows):
+        raise SchemaMismatch("not one object on each line")
+    return batch
 
 
 def _places(blocks: Sequence[AnyBlock]) -> list[str]:

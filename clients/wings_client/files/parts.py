@@ -146,10 +146,10 @@ class PartCheck:
                     f"column {self._key!r:.80}: a row without a value has no partition",
                 )
         if self._has_required:
-            row = first_refused(batch, self._check.check)
-            if row is not None:
-                index, error = row
-                raise bad_row(part.place(index), error.message, error.facts.get("column"))
+            try:
+                self._check.check(batch)
+            except SchemaMismatch as error:
+                raise _first_bad(batch, self._check.check, part.place, error) from None
 
 
 def cast_part(cast: Cast, batch: pa.RecordBatch, place: Place) -> Part:
@@ -160,36 +160,46 @@ def cast_part(cast: Cast, batch: pa.RecordBatch, place: Place) -> Part:
     """
     try:
         return Part(cast(batch), place)
-    except SchemaMismatch:
-        found = first_refused(batch, cast)
-        if found is None:
-            raise
-        index, error = found
-        raise bad_row(place(index), error.message, error.facts.get("column")) from None
+    except SchemaMismatch as error:
+        raise _first_bad(batch, cast, place, error) from None
+
+
+def _first_bad(
+    batch: pa.RecordBatch,
+    check: Callable[[pa.RecordBatch], object],
+    place: Place,
+    problem: SchemaMismatch,
+) -> SchemaMismatch:
+    row, error = first_refused(
+        batch.num_rows, lambda low, high: check(batch.slice(low, high - low)), problem
+    )
+    return bad_row(place(row), error.message, error.facts.get("column"))
 
 
 def first_refused(
-    batch: pa.RecordBatch, check: Callable[[pa.RecordBatch], object]
-) -> tuple[int, SchemaMismatch] | None:
-    """Return the index of the first row that a check rejects, with its error, or None.
+    rows: int, check: Callable[[int, int], object], problem: WingsError
+) -> tuple[int, WingsError]:
+    """Return the index of the first row that a check rejects, with its error.
 
     Args:
-        batch: The rows.
-        check: Raises `SchemaMismatch` for a batch if and only if it does for one of its rows.
+        rows: Number of rows.
+        check: Raises an error for the rows from one index to another (exclusive) if and only if it
+            does for one of them.
+        problem: The error of all rows, returned if the row has none by itself.
     """
 
-    def refusal(low: int, high: int) -> SchemaMismatch | None:
+    def is_bad(low: int, high: int) -> bool:
+        nonlocal problem
         try:
-            check(batch.slice(low, high - low))
-        except SchemaMismatch as error:
-            return error
-        return None
+            check(low, high)
+        except WingsError as error:
+            problem = error
+            return True
+        return False
 
-    found = refusal(0, batch.num_rows)
-    if found is None:
-        return None
-    row = first_bad(batch.num_rows, lambda low, high: refusal(low, high) is not None)
-    return row, refusal(row, row + 1) or found
+    row = first_bad(rows, is_bad)
+    is_bad(row, row + 1)  # Sets the row's own error.
+    return row, problem
 
 
 def resolved_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:

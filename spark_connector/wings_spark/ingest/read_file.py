@@ -21,13 +21,12 @@ import pyarrow as pa
 from wings_client.files import FileFormat
 from wings_client.files.csv_rows import CsvBlock, CsvRows
 from wings_client.files.formats import format_by_name
-from wings_client.files.json_rows import AnyBlock, JsonRows, decode_block, values_of
+from wings_client.files.json_rows import AnyBlock, JsonRows, decode_block, decode_objects, values_of
 from wings_client.files.opened import Folder, OpenFile, open_file
 from wings_client.files.parts import Part, PartCheck, bad_row, named
 from wings_core.arrow_types import fields_of
 from wings_core.cast import Caster
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError
-from wings_core.json_rows import decode_rows
 from wings_core.queue.journal import ClaimedFile
 from wings_spark.ingest.columns import (
     FileColumns,
@@ -379,7 +378,7 @@ def _of_json(block: AnyBlock, schema: pa.Schema, on_new: OnNewColumns) -> Iterat
     yield from _halved(
         rows,
         lambda rows: [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [],
-        lambda rows: _RescuedRows(_decoded(block.rows[rows.start : rows.stop], schema)),
+        lambda rows: _RescuedRows(decode_objects(block.rows[rows.start : rows.stop], schema)),
         lambda rows: _split(block.rows[rows.start], schema, on_new, block.place(rows.start)),
     )
 
@@ -422,13 +421,6 @@ def _halved(
         yield from _halved(part, halves, convert, rescue)
 
 
-def _decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-    batch = decode_rows(b"[" + b",".join(rows) + b"]", schema)
-    if batch.num_rows != len(rows):
-        raise SchemaMismatch("not one object on each line")
-    return batch
-
-
 def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> _RescuedRows:
     """Return a JSON row that does not fit: its fitting columns, and the others as text.
 
@@ -454,7 +446,9 @@ def _split(row: bytes, schema: pa.Schema, on_new: OnNewColumns, place: str) -> _
             for wanted in (False, True)
         )
         with suppress(WingsError):
-            return _RescuedRows(_decoded([f"{{{known}}}".encode()], schema), [f"{{{others}}}"])
+            return _RescuedRows(
+                decode_objects([f"{{{known}}}".encode()], schema), [f"{{{others}}}"]
+            )
     return _RescuedRows(_null_row(schema), [text])
 
 
