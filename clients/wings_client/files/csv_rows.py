@@ -6,11 +6,11 @@ column with an inferred number type are rejected. Arrow parses blocks of whole r
 """
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -54,10 +54,6 @@ _INVALID_VALUE = re.compile(
 _STRUCTURE = re.compile(r"(?s)CSV parse error: Row #(\d+): (.*)")
 _PROBLEM_SHOWN_MAX = 200
 """Most characters of Arrow's message in an error."""
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(slots=True)
@@ -250,7 +246,7 @@ class CsvRows:
         block: CsvBlock,
         types: dict[str, pa.DataType],
         names: Sequence[str],
-        shown: Mapping[str, str] = _NOTHING,
+        shown: Mapping[str, str] | None = None,
         *,
         skips_ragged: bool = False,
     ) -> pa.RecordBatch:
@@ -272,10 +268,10 @@ class CsvRows:
         try:
             table = arrow_csv.read_csv(
                 # Arrow drops a byte order mark, which may be the first character of a value.
-                pa.BufferReader(_BOM + text if text.startswith(_BOM) else text),
+                pa.BufferReader(BOM_UTF8 + text if text.startswith(BOM_UTF8) else text),
                 arrow_csv.ReadOptions(
                     column_names=self._header[0],
-                    block_size=len(text) + len(_BOM),
+                    block_size=len(text) + len(BOM_UTF8),
                     use_threads=False,
                 ),
                 pyarrow.csv.ParseOptions(
@@ -296,7 +292,7 @@ class CsvRows:
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise self._explained(error, block, shown) from None
+            raise self._explained(error, block, shown or {}) from None
         block.rows = table.num_rows
         # Arrow parses all rows as one block.
         columns = [column.chunk(0) for column in table.columns[len(unnamed) :]]

@@ -66,7 +66,6 @@ class FileFormat(StrEnum):
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 """Compressions by the last suffix of a name, which may follow that of the format."""
 
-
 _BY_ENDING = {
     ".jsonl": FileFormat.JSONL,
     ".ndjson": FileFormat.JSONL,
@@ -84,33 +83,20 @@ _BY_ENDING = {
     ".orc": FileFormat.ORC,
 }
 
-
 DELIMITERS = (",", ";", "\t", "|")
 """Delimiters that are detected."""
-
 
 DELIMITER_BYTES = 1024 * 1024
 """Bytes at the start of a file used to detect the delimiter."""
 
-
 DELIMITER_LINES = 20
 """Lines after the names used to detect the delimiter."""
 
-
 ARROW_FILE = b"ARROW1"
-
-
 PARQUET = b"PAR1"
-
-
 _ORC = b"ORC"
-
-
 _ARROW_STREAM = b"\xff\xff\xff\xff"
-
-
 _AVRO = b"Obj\x01"
-
 
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
@@ -119,9 +105,6 @@ _COMPRESSED = {
     b"\xfd7zXZ\x00": "xz",
     b"PK\x03\x04": "zip",
 }
-
-
-_BOM = b"\xef\xbb\xbf"
 
 
 def compression_of(path: PurePath) -> str | None:
@@ -166,7 +149,7 @@ def format_by_content(head: bytes) -> FileFormat:
             "Avro is not supported, as pyarrow cannot read it: convert it to Parquet, or push its "
             "rows with a program"
         )
-    text = head.removeprefix(_BOM).lstrip()
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if text.startswith(b"{"):
         first, _, rest = text.partition(b"\n")
         is_spread = not first.rstrip().endswith(b"}") and rest.lstrip()[:1] not in (b"", b"{")
@@ -180,7 +163,7 @@ def format_by_content(head: bytes) -> FileFormat:
 
 def told_delimiter(head: bytes) -> str | None:
     """Return the delimiter given by a first line like `sep=;`; None without one."""
-    told = SEPARATOR_LINE.match(head.removeprefix(_BOM))
+    told = SEPARATOR_LINE.match(head.removeprefix(codecs.BOM_UTF8))
     return None if told is None else told[1].decode()
 
 
@@ -305,7 +288,7 @@ def rows_in(path: Path, of: Range, blank: Blank) -> int:
     rest = b"\n"  # The range begins after a line end.
     first, end = of
     if first == 0:
-        first = len(_mark_of(b"".join(_blocks(path, (0, len(codecs.BOM_UTF8))))))
+        first = _mark_end(b"".join(_blocks(path, (0, len(codecs.BOM_UTF8)))))
     for block in _blocks(path, (first, end)):
         text = rest + block
         cut = text.rfind(b"\n")
@@ -322,14 +305,14 @@ def _is_blank(line: bytes, blank: Blank) -> bool:
     return not (line.strip() if blank is Blank.SPACES else line.rstrip(b"\r"))
 
 
-def _mark_of(head: bytes) -> bytes:
-    """Return the byte order mark of UTF-8 if a file begins with it, or b""."""
-    return codecs.BOM_UTF8 if head.startswith(codecs.BOM_UTF8) else b""
+def _mark_end(head: bytes) -> int:
+    """Return the end of the byte order mark of UTF-8 with which a file begins; 0 without one."""
+    return len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
 
 
 def names_start(head: bytes) -> int:
     """Return the start of the first line that is neither empty nor gives the delimiter."""
-    place = len(_mark_of(head))
+    place = _mark_end(head)
     told = SEPARATOR_LINE.match(head, place)
     if told is not None:
         place = told.end()

@@ -166,7 +166,26 @@ class Source:
             return []
         if self.size <= HEAD_BYTES:
             return []
-        return sampled_lines(self._path, self.size, in_quotes=in_quotes)
+        step = (self.size - HEAD_BYTES) / SAMPLES
+        places = [HEAD_BYTES + int(step * index) for index in range(SAMPLES - 1)]
+        places.append(self.size - SAMPLE_BYTES)
+        found: list[tuple[int, bytes]] = []
+        with self._path.open("rb") as file:
+            place = lines = quotes = 0
+            for wanted in places:
+                while place < wanted:
+                    block = file.read(min(BLOCK_BYTES, wanted - place))
+                    if not block:
+                        return found
+                    place += len(block)
+                    lines += block.count(b"\n")
+                    quotes += block.count(b'"') if in_quotes else 0
+                block = file.read(SAMPLE_BYTES)
+                first, end = whole_lines(block, is_open=quotes % 2 == 1, in_quotes=in_quotes)
+                if end > first:
+                    found.append((lines + block.count(b"\n", 0, first) + 1, block[first:end]))
+                file.seek(place)
+        return found
 
     def row(self, number: int) -> str:
         """Return the position text of a row by its number, from 1."""
@@ -316,30 +335,6 @@ def row_blocks(
         if end:
             yield text[:end], first
             first += line_ends(text, end)
-
-
-def sampled_lines(path: Path, size: int, *, in_quotes: bool) -> list[tuple[int, bytes]]:
-    """Return lines from positions spread over a file; see `Source.samples`."""
-    step = (size - HEAD_BYTES) / SAMPLES
-    places = [HEAD_BYTES + int(step * index) for index in range(SAMPLES - 1)]
-    places.append(size - SAMPLE_BYTES)
-    found: list[tuple[int, bytes]] = []
-    with path.open("rb") as file:
-        place = lines = quotes = 0
-        for wanted in places:
-            while place < wanted:
-                block = file.read(min(BLOCK_BYTES, wanted - place))
-                if not block:
-                    return found
-                place += len(block)
-                lines += block.count(b"\n")
-                quotes += block.count(b'"') if in_quotes else 0
-            block = file.read(SAMPLE_BYTES)
-            first, end = whole_lines(block, is_open=quotes % 2 == 1, in_quotes=in_quotes)
-            if end > first:
-                found.append((lines + block.count(b"\n", 0, first) + 1, block[first:end]))
-            file.seek(place)
-    return found
 
 
 def whole_lines(block: bytes, *, is_open: bool, in_quotes: bool) -> tuple[int, int]:
