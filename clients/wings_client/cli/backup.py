@@ -10,11 +10,10 @@ from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import connected_transport
 from wings_client.cli.options import (
     DEFAULT,
-    DryRunOption,
+    Confirmation,
     EndpointOption,
     FormatOption,
-    YesOption,
-    goes_on,
+    grouped,
 )
 from wings_client.cli.output import progress_line, write_list
 from wings_client.cli.values import count_of
@@ -118,12 +117,12 @@ def verify(
 
 
 @app.command()
+@grouped
 def prune(
     dest: DestArgument,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Number of newest backups to keep.")],
     *,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
 ) -> None:
     """Delete all backups but the newest, and the data that only they need.
 
@@ -132,8 +131,7 @@ def prune(
     """
     repository = Repository.open(dest)
     names = ", ".join(repository.manifests()[:-keep]) or "no backup"
-    if not goes_on(f"Delete {names}", yes=yes, dry_run=dry_run):
-        return
+    confirmation.ask(f"Delete {names}")
     deleted, freed = repository.prune(keep)
     typer.echo(f"{deleted:,} backups deleted, {freed:,} bytes freed")
 

@@ -11,12 +11,11 @@ from wings_client.cli.endpoint import connected, short_name
 from wings_client.cli.options import (
     DEFAULT,
     AllPartitionsOption,
-    DryRunOption,
+    Confirmation,
     EndpointOption,
     FormatOption,
     TopicArgument,
-    YesOption,
-    goes_on,
+    grouped,
 )
 from wings_client.cli.output import PARTITIONS_SHOWN_MAX, write_list
 from wings_client.cli.values import count_of, parse_start, partition_text, partitions_text
@@ -133,6 +132,7 @@ def lag(
 
 
 @app.command()
+@grouped
 def reset(
     group: NameArgument,
     topic: TopicArgument,
@@ -140,8 +140,7 @@ def reset(
     to: Annotated[
         str, typer.Option(metavar="WHERE", help="earliest, latest, or a time.", show_default=False)
     ],
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Set where a consumer group without members reads on in a topic.
@@ -152,9 +151,8 @@ def reset(
     """
     where = parse_start(to, "--to")
     with connected(endpoint, topic) as client:
-        now = "" if yes and not dry_run else f" (now {_summary(client.consumer_group(group))})"
-        if not goes_on(f"Reset {group} to {to}{now}", yes=yes, dry_run=dry_run):
-            return
+        now = "" if confirmation.is_silent else f" (now {_summary(client.consumer_group(group))})"
+        confirmation.ask(f"Reset {group} to {to}{now}")
         offsets = client.reset_consumer_group(group, topic, where)
     typer.echo(f"{group} reads on at {to} in {count_of(len(offsets), 'partition')}")
 

@@ -19,13 +19,12 @@ from wings_client.cli.endpoint import (
 from wings_client.cli.environment import configuration_file
 from wings_client.cli.options import (
     DEFAULT,
+    Confirmation,
     ConsumerArgument,
-    DryRunOption,
     EndpointOption,
     FormatOption,
     NamespaceArgument,
-    YesOption,
-    goes_on,
+    grouped,
 )
 from wings_client.cli.output import PARTITIONS_SHOWN_MAX, write_list
 from wings_client.cli.profiles import DEFAULT as DEFAULT_PROFILE
@@ -169,14 +168,14 @@ def describe(
 
 
 @consumer.command()
+@grouped
 def delete(
     name: ConsumerArgument,
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Its offsets in this topic alone.")
     ] = None,
     *,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Delete the offsets of a consumer that is gone for good, so that nothing lists its lag.
@@ -190,8 +189,7 @@ def delete(
         if not found:
             raise InvalidArgument(f"no consumer {name:.80} has committed offsets")
         question = f"Delete the offsets of {name} in {count_of(len(found), 'partition')}"
-        if not goes_on(question, yes=yes, dry_run=dry_run):
-            return
+        confirmation.ask(question)
         deleted = client.delete_offsets(name, topic)
     typer.echo(f"{name} has no offsets in {count_of(len(deleted), 'partition')} any more")
 
@@ -248,11 +246,11 @@ def create_namespace(name: NamespaceArgument, *, endpoint: EndpointOption = DEFA
 
 
 @namespace.command("delete")
+@grouped
 def delete_namespace(
     name: NamespaceArgument,
     *,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Delete a namespace that has no topics.
@@ -265,8 +263,7 @@ def delete_namespace(
         topics = client.topics(name)
         if topics:
             raise NamespaceNotEmpty(f"{name} has {count_of(len(topics), 'topic')}: delete these")
-        if not goes_on(f"Delete the namespace {short_namespace(name)}", yes=yes, dry_run=dry_run):
-            return
+        confirmation.ask(f"Delete the namespace {short_namespace(name)}")
         client.delete_namespace(name)
     typer.echo(f"deleted {short_namespace(name)}")
 

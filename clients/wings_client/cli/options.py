@@ -105,10 +105,6 @@ IdleOption = Annotated[
         help="End after this long without a message: 500ms, 30s, 2h. Default: never.",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Only say what would be done, and change nothing.")
-]
 ConsumerArgument = Annotated[
     str,
     typer.Argument(
@@ -200,28 +196,40 @@ class MemberOptions:
         }
 
 
-def goes_on(question: str, *, yes: bool, dry_run: bool) -> bool:
-    """Return whether to delete or move something; with `--dry-run`, only says what.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """Options of a command that deletes or moves something, and its question."""
 
-    Asks at a terminal, on standard error. Elsewhere `--yes` is required.
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done, and change nothing.")
+    ] = False
 
-    Args:
-        question: Sentence without its mark, such as `Delete t with 3 messages`.
-        yes: True where `--yes` is given.
-        dry_run: True where `--dry-run` is given.
+    @property
+    def is_silent(self) -> bool:
+        """Whether the question is not shown."""
+        return self.yes and not self.dry_run
 
-    Raises:
-        typer.Abort: The answer was no.
-        typer.BadParameter: There is no terminal to ask at, and no `--yes`.
-    """
-    done = f"{question[0].lower()}{question[1:]}"
-    if dry_run:
-        typer.echo(f"would {done}")
-        return False
-    if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter(
-            f"no terminal to ask for confirmation: give --yes to {done}", param_hint="--yes"
-        )
-    if not yes:
-        typer.confirm(f"{question}?", abort=True, err=True)
-    return True
+    def ask(self, question: str) -> None:
+        """Ask at a terminal, on standard error, whether to go on; elsewhere `--yes` is required.
+
+        With `--dry-run`, only says what would be done.
+
+        Args:
+            question: Sentence without its mark, such as `Delete t with 3 messages`.
+
+        Raises:
+            typer.Exit: `--dry-run` is given, with status 0.
+            typer.Abort: The answer was no.
+            typer.BadParameter: There is no terminal to ask at, and no `--yes`.
+        """
+        done = f"{question[0].lower()}{question[1:]}"
+        if self.dry_run:
+            typer.echo(f"would {done}")
+            raise typer.Exit
+        if not self.yes and not sys.stdin.isatty():
+            raise typer.BadParameter(
+                f"no terminal to ask for confirmation: give --yes to {done}", param_hint="--yes"
+            )
+        if not self.yes:
+            typer.confirm(f"{question}?", abort=True, err=True)

@@ -17,7 +17,7 @@ from wings_client.cli.options import (
     DEFAULT,
     AllPartitionsOption,
     ColumnsOption,
-    DryRunOption,
+    Confirmation,
     EndpointOption,
     FormatOption,
     GroupArgument,
@@ -26,8 +26,6 @@ from wings_client.cli.options import (
     PartitionOption,
     SystemColumnsOption,
     TopicArgument,
-    YesOption,
-    goes_on,
     grouped,
 )
 from wings_client.cli.output import check_output, write_list, write_partitions
@@ -215,6 +213,7 @@ def alter(
 
 
 @app.command()
+@grouped
 def seek(
     group: GroupArgument,
     topic: TopicArgument,
@@ -228,8 +227,7 @@ def seek(
         ),
     ],
     partition: PartitionOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Move a share group to a position, forwards or backwards; held messages are released.
@@ -243,22 +241,19 @@ def seek(
         described = client.topic(topic)
         only = one_partition(partition, described)
         client.share_group(group, described)  # A dry run tells of a missing one, too.
-        if not goes_on(
-            f"Move {group} of {short_name(described.name)} to {to}", yes=yes, dry_run=dry_run
-        ):
-            return
+        confirmation.ask(f"Move {group} of {short_name(described.name)} to {to}")
         moved = client.seek_share_group(group, described, where, partition=only)
     typer.echo(summary(moved))
 
 
 @app.command()
+@grouped
 def purge(
     group: GroupArgument,
     topic: TopicArgument,
     *,
     partition: PartitionOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Drop all messages that a share group has not finished; the topic keeps them.
@@ -271,8 +266,7 @@ def purge(
         described = client.topic(topic)
         only = one_partition(partition, described)
         question = f"Drop the unfinished messages of {group} of {short_name(described.name)}"
-        if not goes_on(question, yes=yes, dry_run=dry_run):
-            return
+        confirmation.ask(question)
         purged = client.purge_share_group(group, described, partition=only)
     typer.echo(f"{purged:,} messages are dropped")
 
@@ -391,12 +385,12 @@ def members(
 
 
 @app.command()
+@grouped
 def delete(
     group: GroupArgument,
     topic: TopicArgument,
     *,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Delete a share group; the topic and its messages stay.
@@ -408,8 +402,7 @@ def delete(
     with connected(endpoint, topic) as client:
         found = client.share_group(group, topic)
         question = f"Delete {group} of {short_name(found.topic)}, {lag_of(found):,} messages behind"
-        if not goes_on(question, yes=yes, dry_run=dry_run):
-            return
+        confirmation.ask(question)
         client.delete_share_group(group, topic)
     typer.echo(f"{group} of {short_name(found.topic)} is deleted")
 

@@ -25,15 +25,13 @@ from wings_client.cli.endpoint import RETRY, connected, short_name
 from wings_client.cli.options import (
     DEFAULT,
     ColumnsOption,
-    DryRunOption,
+    Confirmation,
     EndpointOption,
     FilterOption,
     FormatOption,
     GroupArgument,
     MemberOptions,
     TopicArgument,
-    YesOption,
-    goes_on,
     grouped,
 )
 from wings_client.cli.output import check_output, write_all, write_list
@@ -404,6 +402,7 @@ def show_dead_letters(
 
 
 @dlq.command()
+@grouped
 def redrive(
     dlq_topic: DlqArgument,
     *,
@@ -420,8 +419,7 @@ def redrive(
         float | None,
         typer.Option(metavar="N", help="Approximate letters per second. Default: no limit."),
     ] = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Send dead letters back to their topics of origin, or to another, each once.
@@ -434,14 +432,13 @@ def redrive(
     with connected(endpoint, dlq_topic) as client:
         # Only looked up to be shown: to redrive needs no right to read them.
         count = "the"
-        if dry_run:
+        if confirmation.dry_run:
             letters = client.scan(dlq_topic, columns=["source_topic"], filter=predicate)
             found = sum(batch.num_rows for batch in letters)
             count = f"at most {min(found, max_messages or found):,}"
         which = "" if predicate is None else f", those with {predicate}"
         question = f"Send back {count} dead letters of {short_name(dlq_topic)}{which}"
-        if not goes_on(question, yes=yes, dry_run=dry_run):
-            return
+        confirmation.ask(question)
         done = client.redrive(
             dlq_topic, filter=predicate, max_messages=max_messages, to=to, rate=rate
         )

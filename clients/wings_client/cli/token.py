@@ -11,11 +11,10 @@ from wings_client.cli.app import MARKUP
 from wings_client.cli.endpoint import act
 from wings_client.cli.options import (
     DEFAULT,
-    DryRunOption,
+    Confirmation,
     EndpointOption,
     FormatOption,
-    YesOption,
-    goes_on,
+    grouped,
 )
 from wings_client.cli.output import write_list
 from wings_core.contracts.actions import QuotasBody, TokenAlter, TokenCreate, TokenList, TokenRevoke
@@ -110,21 +109,22 @@ def list_tokens(
 
 
 @app.command()
+@grouped
 def revoke(
     name: NameArgument,
     *,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Revoke a token: within five seconds it is rejected everywhere, and its open streams end.
 
     Asks for confirmation on a terminal; elsewhere `--yes` is required.
     """
-    if dry_run and name not in [each["name"] for each in act(endpoint, "token-list", TokenList())]:
-        raise no_token(name)
-    if not goes_on(f"Revoke the token {name}", yes=yes, dry_run=dry_run):
-        return
+    if confirmation.dry_run:
+        tokens = act(endpoint, "token-list", TokenList())
+        if name not in [each["name"] for each in tokens]:
+            raise no_token(name)
+    confirmation.ask(f"Revoke the token {name}")
     act(endpoint, "token-revoke", TokenRevoke(name=name), repeatable=False)
     sys.stderr.write(f"revoked {name}\n")
 

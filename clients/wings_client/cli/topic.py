@@ -18,13 +18,11 @@ from wings_client.cli.endpoint import connected, connected_transport, short_name
 from wings_client.cli.options import (
     DEFAULT,
     AllPartitionsOption,
-    DryRunOption,
+    Confirmation,
     EndpointOption,
     FormatOption,
     NamespaceOption,
     TopicArgument,
-    YesOption,
-    goes_on,
     grouped,
 )
 from wings_client.cli.output import write_list, write_partitions
@@ -260,6 +258,7 @@ def describe(
 
 
 @app.command()
+@grouped
 def alter(
     name: TopicArgument,
     *,
@@ -277,8 +276,7 @@ def alter(
     ] = None,
     kafka_partitions: KafkaPartitionsOption = None,
     settings: SetOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Change a topic's configuration, or extend its schema; existing rows do not change.
@@ -306,11 +304,9 @@ def alter(
             raise typer.BadParameter(f"column {field.name!r:.80}: leave out 'not null'")
     build(AlterTopic, "alter_topic", topic=name, config=config)  # Refused before it is asked for.
     with connected(endpoint, name) as client:
-        gone = "" if yes and not dry_run else _deleted_by(client, client.topic(name), config)
-        if (gone or dry_run) and not goes_on(
-            f"Change {short_name(name)} and delete {gone or 'no message'}", yes=yes, dry_run=dry_run
-        ):
-            return
+        gone = "" if confirmation.is_silent else _deleted_by(client, client.topic(name), config)
+        if gone or confirmation.dry_run:
+            confirmation.ask(f"Change {short_name(name)} and delete {gone or 'no message'}")
         if config:
             configured = client.alter_topic(name, config)
             for key in config:
@@ -335,11 +331,11 @@ def alter(
 
 
 @app.command()
+@grouped
 def delete(
     name: TopicArgument,
     *,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
+    confirmation: Confirmation,
     endpoint: EndpointOption = DEFAULT,
 ) -> None:
     """Delete a topic with all its messages.
@@ -350,10 +346,9 @@ def delete(
     """
     with connected(endpoint, name) as client:
         topic = client.topic(name)
-        rows = 0 if yes and not dry_run else messages_in(client.partitions(topic))
+        rows = 0 if confirmation.is_silent else messages_in(client.partitions(topic))
         question = f"Delete {short_name(topic.name)} with {rows:,} messages"
-        if not goes_on(question, yes=yes, dry_run=dry_run):
-            return
+        confirmation.ask(question)
         client.delete_topic(topic)
     typer.echo(f"{short_name(topic.name)} is deleted")
 
