@@ -53,6 +53,12 @@ WITHOUT_NUMPY = frozenset(OWN) - {"share"}
 MARKUP: Final = "markdown"
 """The markup of the help: paragraphs are wrapped, and brackets are literal."""
 
+
+def command_group(text: str, cls: type[TyperGroup] | None = None) -> typer.Typer:
+    """Return a group of commands with a help, which is shown where none of them is named."""
+    return typer.Typer(cls=cls, no_args_is_help=True, rich_markup_mode=MARKUP, help=text)
+
+
 PANELS = {
     "Data": ("consume", "export", "fetch", "gather", "ingest", "push", "sql", "tail"),
     "Queue": ("share",),

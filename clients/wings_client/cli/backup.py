@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from wings_client._backup import take_backup
-from wings_client.cli.app import MARKUP
+from wings_client.cli.app import command_group
 from wings_client.cli.endpoint import connected_transport
 from wings_client.cli.options import (
     DEFAULT,
@@ -30,14 +30,12 @@ class _BackupGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=_BackupGroup,
-    no_args_is_help=True,
-    rich_markup_mode=MARKUP,
-    help="Take a backup of a running server: `wings backup DEST`; list, verify and prune "
+app = command_group(
+    "Take a backup of a running server: `wings backup DEST`; list, verify and prune "
     "backups.\n\n"
     "DEST is a directory, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…`; `wings restore` creates a "
     "data directory from a backup. Write a directory with a command's name as `./list`.",
+    cls=_BackupGroup,
 )
 
 DestArgument = Annotated[

@@ -6,7 +6,7 @@ import typer
 
 from wings_client._consumer_groups import ConsumerGroupState
 from wings_client.cli import completion
-from wings_client.cli.app import MARKUP
+from wings_client.cli.app import command_group
 from wings_client.cli.endpoint import connected, short_name
 from wings_client.cli.options import (
     DEFAULT,
@@ -29,15 +29,11 @@ NameArgument = Annotated[
     ),
 ]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=MARKUP,
-    help=(
-        "Look at consumer groups, and reset them.\n\n"
-        "The consumers of one name are a group if they join as members (`wings consume --group`): "
-        "each partition is read by one of them at a time. A share group (`wings share`) shares "
-        "single messages instead."
-    ),
+app = command_group(
+    "Look at consumer groups, and reset them.\n\n"
+    "The consumers of one name are a group if they join as members (`wings consume --group`): "
+    "each partition is read by one of them at a time. A share group (`wings share`) shares "
+    "single messages instead."
 )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from wings_client._arguments import wire_time
-from wings_client.cli.app import MARKUP
+from wings_client.cli.app import command_group
 from wings_client.cli.endpoint import (
     act,
     connected,
@@ -34,23 +34,15 @@ from wings_core.contracts.actions import ListNodes
 from wings_core.contracts.totals import TOPICS_MAX, HealthBody, NodeStates, TopicTotals
 from wings_core.errors import InvalidArgument, NamespaceNotEmpty
 
-consumer = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=MARKUP,
-    help="Look at named consumers, groups included; delete offsets of those gone for good.",
+consumer = command_group(
+    "Look at named consumers, groups included; delete offsets of those gone for good."
 )
 
-namespace = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=MARKUP, help="Create, look at and delete namespaces."
-)
+namespace = command_group("Create, look at and delete namespaces.")
 
-node = typer.Typer(no_args_is_help=True, rich_markup_mode=MARKUP, help="Look at nodes.")
+node = command_group("Look at nodes.")
 
-profile = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=MARKUP,
-    help="Look at the profiles: named connections in `~/.config/wings.toml`.",
-)
+profile = command_group("Look at the profiles: named connections in `~/.config/wings.toml`.")
 
 _MIB = 1024 * 1024
 

@@ -10,7 +10,7 @@ import typer
 
 from wings_client import ShareConsumer, ShareGroup
 from wings_client._arguments import wire_time
-from wings_client.cli.app import MARKUP
+from wings_client.cli.app import command_group
 from wings_client.cli.endpoint import RETRY, connected, short_name
 from wings_client.cli.following import Display
 from wings_client.cli.options import (
@@ -135,14 +135,10 @@ def text_of(group: ShareGroup, key: str) -> str:
     return f"from {value['timestamp']}" if isinstance(value, dict) else f"{value}"
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=MARKUP,
-    help=(
-        "Share a topic among workers, as a queue.\n\n"
-        "Each message is held by one member of a group at a time, until it is accepted; a message "
-        "that is released, or whose lock expires, is delivered again, up to the group's limit."
-    ),
+app = command_group(
+    "Share a topic among workers, as a queue.\n\n"
+    "Each message is held by one member of a group at a time, until it is accepted; a message "
+    "that is released, or whose lock expires, is delivered again, up to the group's limit."
 )
 app.add_typer(dlq, name="dlq")
 app.command()(work)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import typer
 
 from wings_client import Client, Delivery, Message, Reject, Release, ShareGroup, Worker
-from wings_client.cli.app import MARKUP
+from wings_client.cli.app import command_group
 from wings_client.cli.endpoint import RETRY, connected, short_name
 from wings_client.cli.options import (
     DEFAULT,
@@ -71,11 +71,7 @@ LETTER_COLUMNS = [
 ]
 """Columns that `dlq show` shows by default."""
 
-dlq = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=MARKUP,
-    help="Show dead letters, and send them back.",
-)
+dlq = command_group("Show dead letters, and send them back.")
 
 
 class Commands:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wings_client._arguments import build
-from wings_client.cli.app import MARKUP
+from wings_client.cli.app import command_group
 from wings_client.cli.endpoint import act
 from wings_client.cli.options import (
     DEFAULT,
@@ -21,11 +21,7 @@ from wings_core.contracts.actions import QuotasBody, TokenAlter, TokenCreate, To
 from wings_core.security.quotas import Quotas
 from wings_core.security.tokens import no_token
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=MARKUP,
-    help="Create, alter, list and revoke the tokens that callers present.",
-)
+app = command_group("Create, alter, list and revoke the tokens that callers present.")
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the token and its principal.")

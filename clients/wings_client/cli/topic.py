@@ -13,7 +13,7 @@ import typer
 
 from wings_client import Client, Topic
 from wings_client._arguments import build
-from wings_client.cli.app import MARKUP
+from wings_client.cli.app import command_group
 from wings_client.cli.endpoint import connected, connected_transport, short_name
 from wings_client.cli.options import (
     DEFAULT,
@@ -42,11 +42,7 @@ from wings_core.kafka_topics import BINARY_SCHEMA, PARTITION_COLUMN, topic_id_of
 from wings_core.partitions import JsonScalar
 from wings_core.type_names import type_name
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=MARKUP,
-    help="Create, list, describe, alter and delete topics.",
-)
+app = command_group("Create, list, describe, alter and delete topics.")
 
 SetOption = Annotated[
     list[str] | None,
