@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -21,6 +21,9 @@ from wings_client.files.source import HEAD_BYTES, ROW_BYTES_MAX, Source, row_blo
 from wings_core.arrow_types import children, fields_of, with_children
 from wings_core.errors import InvalidArgument, SchemaMismatch, WingsError, first_bad
 from wings_core.json_rows import decode_rows, encode_rows
+
+OBJECT_SEPARATOR = "\x1e"
+"""Control character between objects, none of which has any; line ends may be within them."""
 
 DEPTH_SAFE = 200
 """Number of brackets up to which a row is not nested too deeply for any reader."""
@@ -57,64 +60,38 @@ _NEAR_END = 16
 """Distance from the end within which an error may be due to an incomplete text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A block of rows, as texts."""
-
-    rows: list[bytes]
-    numbers: Sequence[int]
-    """Numbers of the rows, or of their lines, from 1."""
-    named: Callable[[int], str]
-    """Returns the position text of a row by its number, for errors."""
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the rows."""
-        return sum(map(len, self.rows))
-
-    def place(self, index: int) -> str:
-        """Return the position text of a row by its index."""
-        return self.named(self.numbers[index])
-
-    def array(self) -> tuple[bytes, int]:
-        """Return the rows as one JSON array, and their number."""
-        return b"[" + b",".join(self.rows) + b"]", len(self.rows)
-
-
 @dataclass(frozen=True)
-class LineBlock:
-    """A block of lines with a row each, split only when needed."""
+class Block:
+    """A block of rows, split only when needed."""
 
     text: bytes
+    """The rows, with a separator after each, or between them."""
     first: int
-    """Number of the first line, from 1."""
+    """Number of the first row, or of its line in the file, from 1."""
     named: Callable[[int], str]
-    """Returns the position text of a line by its number, for errors."""
+    """Returns the position text of a row by its number, for errors."""
+    separator: bytes = b"\n"
+    """Byte that no row has."""
 
     @cached_property
     def rows(self) -> list[bytes]:
-        """Non-empty lines."""
-        return [line for line in self.text.split(b"\n") if line and not line.isspace()]
+        """Rows that are not empty, as a line may be."""
+        return [row for row in self.text.split(self.separator) if row and not row.isspace()]
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Numbers of the non-empty lines."""
-        lines = enumerate(self.text.split(b"\n"), self.first)
-        return [number for number, line in lines if line and not line.isspace()]
+        """Numbers of these rows."""
+        rows = enumerate(self.text.split(self.separator), self.first)
+        return [number for number, row in rows if row and not row.isspace()]
 
     @property
     def count(self) -> int:
-        """Number of rows; counts empty lines while the lines are not split."""
+        """Number of rows; counts empty lines while the text is not split."""
         return len(self.rows) if "rows" in vars(self) else self.array()[1]
 
     @property
     def size(self) -> int:
-        """Bytes of the lines."""
+        """Bytes of the text."""
         return len(self.text)
 
     def place(self, index: int) -> str:
@@ -122,15 +99,12 @@ class LineBlock:
         return self.named(self.numbers[index])
 
     def array(self) -> tuple[bytes, int]:
-        """Return the lines as one JSON array, and their number; nothing if a line is empty."""
+        """Return the rows as one array, and their number; no JSON if a line among them is empty."""
         text = self.text.strip()
-        return b"[" + text.replace(b"\n", b",") + b"]", text.count(b"\n") + 1
+        return b"[" + text.replace(self.separator, b",") + b"]", text.count(self.separator) + 1
 
 
-AnyBlock = Block | LineBlock
-
-
-def rewritten(block: AnyBlock, texts: frozenset[str], chosen: ChosenColumns) -> Block:
+def rewritten(block: Block, texts: frozenset[str], chosen: ChosenColumns) -> Block:
     """Return a block with rewritten rows at the same positions.
 
     Args:
@@ -138,8 +112,9 @@ def rewritten(block: AnyBlock, texts: frozenset[str], chosen: ChosenColumns) -> 
         texts: Columns whose values become text, numbers with their digits unchanged.
         chosen: Columns to keep.
     """
-    rows = [_rewritten(row, texts, chosen) for row in block.rows]
-    return Block(rows, block.numbers, block.named)
+    # An empty line stays one, and so keeps the numbers of the next ones.
+    rows = [_rewritten(row, texts, chosen) for row in block.text.split(block.separator)]
+    return replace(block, text=block.separator.join(rows))
 
 
 def _rewritten(row: bytes, texts: frozenset[str], chosen: ChosenColumns) -> bytes:
@@ -210,8 +185,8 @@ class JsonRows:
         self._by_line = by_line
         self._texts = texts
         self._chosen = chosen
-        self._unread: Iterator[AnyBlock] = line_blocks(source) if by_line else object_blocks(source)
-        self._head: list[AnyBlock] = []
+        self._unread: Iterator[Block] = line_blocks(source) if by_line else object_blocks(source)
+        self._head: list[Block] = []
 
     def rows_before(self) -> int:
         """Return how many rows of the file precede those of the section."""
@@ -230,8 +205,8 @@ class JsonRows:
             self.found += len(block.rows)
             size += block.size
         sampled = self._source.samples(in_quotes=False) if self._by_line else []
-        lines = [LineBlock(text, first, self._source.line) for first, text in sampled]
-        blocks: list[AnyBlock] = [*self._head, *lines]
+        lines = [Block(text, first, self._source.line) for first, text in sampled]
+        blocks: list[Block] = [*self._head, *lines]
         if self._texts or self._chosen != ALL:
             blocks = [rewritten(block, self._texts, self._chosen) for block in blocks]
         try:
@@ -239,7 +214,7 @@ class JsonRows:
         except RecursionError:
             raise SchemaMismatch("a value is nested too deeply") from None
 
-    def blocks(self) -> Iterator[AnyBlock]:
+    def blocks(self) -> Iterator[Block]:
         """Yield blocks of rows, with the chosen columns."""
         head, self._head = self._head, []
         yield from map(self._taken, head)
@@ -258,10 +233,10 @@ class JsonRows:
                 raise bad_row(block.place(changed.row), str(changed), changed.column)
             yield Part(batch, block.place)
 
-    def _taken(self, block: AnyBlock) -> AnyBlock:
+    def _taken(self, block: Block) -> Block:
         return block if self._chosen == ALL else rewritten(block, frozenset(), self._chosen)
 
-    def _decoded(self, block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
+    def _decoded(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
         try:
             return decode_block(block, schema)
         except SchemaMismatch:
@@ -270,11 +245,11 @@ class JsonRows:
             return decode_block(rewritten(block, self._texts, ALL), schema)
 
 
-def line_blocks(source: Source) -> Iterator[LineBlock]:
+def line_blocks(source: Source) -> Iterator[Block]:
     """Yield the lines of a file in non-empty blocks."""
     for text, first in row_blocks(source, lambda text: text.rfind(b"\n") + 1):
         if not text.isspace():
-            yield LineBlock(text, first, source.line)
+            yield Block(text, first, source.line)
 
 
 def object_blocks(source: Source) -> Iterator[Block]:
@@ -288,9 +263,9 @@ def object_blocks(source: Source) -> Iterator[Block]:
             text = decoder.decode(data, final=source.ended)
         except UnicodeDecodeError:
             raise bad_row(f"{source.row(first)} or later", "not UTF-8") from None
-        rows = [row.encode() for row in cutter.feed(text, final=source.ended)]
-        if rows:
-            yield Block(rows, range(first, cutter.rows + 1), source.row)
+        if rows := list(cutter.feed(text, final=source.ended)):
+            data = OBJECT_SEPARATOR.join(rows).encode()
+            yield Block(data, first, source.row, OBJECT_SEPARATOR.encode())
         if source.ended:
             return
 
@@ -365,7 +340,7 @@ class _Cutter:
         return bad_row(self._named(self.rows + 1), problem)
 
 
-def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
+def infer(blocks: Sequence[Block]) -> pa.Schema:
     """Infer columns from rows.
 
     A column of strings becomes a time type if all values have its JSON form. A column of nulls
@@ -395,7 +370,7 @@ def infer(blocks: Sequence[AnyBlock]) -> pa.Schema:
     return _exact(pa.schema(fields), table, rows, blocks)
 
 
-def _check_depth(rows: Sequence[bytes], blocks: Sequence[AnyBlock]) -> None:
+def _check_depth(rows: Sequence[bytes], blocks: Sequence[Block]) -> None:
     """Check that rows are not nested so deeply that Arrow's reader would crash.
 
     Raises:
@@ -413,7 +388,7 @@ def _check_depth(rows: Sequence[bytes], blocks: Sequence[AnyBlock]) -> None:
 
 
 def _exact(
-    schema: pa.Schema, table: pa.Table, rows: Sequence[bytes], blocks: Sequence[AnyBlock]
+    schema: pa.Schema, table: pa.Table, rows: Sequence[bytes], blocks: Sequence[Block]
 ) -> pa.Schema:
     """Return an inferred schema whose types preserve all integers.
 
@@ -469,7 +444,7 @@ def _time_type(rows: Sequence[bytes], name: str) -> pa.DataType:
     return pa.string()
 
 
-def decode_block(block: AnyBlock, schema: pa.Schema) -> pa.RecordBatch:
+def decode_block(block: Block, schema: pa.Schema) -> pa.RecordBatch:
     """Decode rows as a batch of a schema.
 
     Raises:
@@ -504,7 +479,7 @@ def decode_objects(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-def _places(blocks: Sequence[AnyBlock]) -> list[str]:
+def _places(blocks: Sequence[Block]) -> list[str]:
     return [block.place(index) for block in blocks for index in range(len(block.rows))]
 
 
@@ -529,7 +504,7 @@ def _infinite(row: bytes) -> str:
     return ""
 
 
-def _explained(error: pa.ArrowInvalid, blocks: Sequence[AnyBlock]) -> SchemaMismatch:
+def _explained(error: pa.ArrowInvalid, blocks: Sequence[Block]) -> SchemaMismatch:
     """Return an error that names the row contradicting earlier ones."""
     rows = [row.replace(b"\n", b" ") for block in blocks for row in block.rows]
     places = _places(blocks)

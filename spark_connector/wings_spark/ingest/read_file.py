@@ -21,7 +21,7 @@ import pyarrow as pa
 from wings_client.files import FileFormat
 from wings_client.files.csv_rows import CsvBlock, CsvRows
 from wings_client.files.formats import format_by_name
-from wings_client.files.json_rows import AnyBlock, JsonRows, decode_block, decode_objects, values_of
+from wings_client.files.json_rows import Block, JsonRows, decode_block, decode_objects, values_of
 from wings_client.files.opened import Folder, OpenFile, open_file
 from wings_client.files.parts import Part, PartCheck, bad_row, named
 from wings_core.arrow_types import fields_of
@@ -369,7 +369,7 @@ def _rescued_pieces(
             )
 
 
-def _of_json(block: AnyBlock, schema: pa.Schema, on_new: OnNewColumns) -> Iterator[_RescuedRows]:
+def _of_json(block: Block, schema: pa.Schema, on_new: OnNewColumns) -> Iterator[_RescuedRows]:
     try:
         yield _RescuedRows(decode_block(block, schema))
         return
