@@ -36,7 +36,6 @@ from wings_client.files.parts import (
     Part,
     bad_row,
     cast_part,
-    resolved_type,
 )
 from wings_client.files.source import Source, row_blocks
 from wings_core.arrow_types import fields_of
@@ -358,7 +357,7 @@ class _Guess:
             is_inexact = name in self._inexact[ZEROS] and _is_number(found)
             is_inexact |= name in self._inexact[LONG_INTEGER] and pa.types.is_floating(found)
             is_inexact |= name in self._inexact[DIGIT] and pa.types.is_boolean(found)
-            known = pa.string() if is_inexact else resolved_type(found, pa.string())
+            known = pa.string() if is_inexact or pa.types.is_null(found) else found
             fields.append(pa.field(name, known))
         return pa.schema(fields)
 

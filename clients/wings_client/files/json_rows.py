@@ -360,12 +360,10 @@ def infer(blocks: Sequence[Block]) -> pa.Schema:
     except pa.ArrowInvalid as error:
         raise _explained(error, blocks) from None
     fields: list[Any] = []
-    for field, values in zip(fields_of(table.schema), table.columns, strict=True):
-        data_type = resolved_type(_timeless(field.type), pa.string())
+    for field in fields_of(table.schema):
+        data_type = resolved_type(_timeless(field.type))
         if pa.types.is_timestamp(field.type) or pa.types.is_time(field.type):
             data_type = _time_type(rows, field.name)
-        elif pa.types.is_list(data_type) and values.null_count == len(values):
-            data_type = resolved_type(data_type, pa.string())
         fields.append(pa.field(field.name, data_type))
     return _exact(pa.schema(fields), table, rows, blocks)
 

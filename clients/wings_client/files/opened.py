@@ -173,9 +173,7 @@ class OpenFile:
             return pa.schema(
                 [
                     fields.get(field.name)
-                    or pa.field(
-                        field.name, resolved_type(field.type, pa.string()), nullable=field.nullable
-                    )
+                    or pa.field(field.name, resolved_type(field.type), nullable=field.nullable)
                     for field in found
                 ]
             )

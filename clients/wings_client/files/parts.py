@@ -202,17 +202,12 @@ def first_refused(
     return row, problem
 
 
-def resolved_type(data_type: pa.DataType, unknown: pa.DataType) -> pa.DataType:
-    """Return an inferred type with `unknown` in place of the null type, nested types included.
-
-    Args:
-        data_type: The inferred type.
-        unknown: Type of columns with only nulls.
-    """
+def resolved_type(data_type: pa.DataType) -> pa.DataType:
+    """Return an inferred type with string in place of the null type, nested types included."""
     if pa.types.is_null(data_type):
-        return unknown
+        return pa.string()
     parts = [
-        pa.field(child.name, resolved_type(child.type, unknown), nullable=child.nullable)
+        pa.field(child.name, resolved_type(child.type), nullable=child.nullable)
         for child in children(data_type)
     ]
     return with_children(data_type, parts)
