@@ -69,7 +69,10 @@ def create(
             repository,
             lambda files, size: show(f"copying: {files:,} files, {size:,} bytes new"),
         )
-    typer.echo(_line(manifest))
+    typer.echo(
+        f"{manifest.backup}  {format_timestamp(manifest.at_us)}  {manifest.size:,} bytes, "
+        f"{manifest.copied_bytes:,} of them new, in {len(manifest.files):,} files"
+    )
     if verify:
         _verify(repository, [manifest])
 
@@ -142,10 +145,3 @@ def _verify(repository: Repository, manifests: list[Manifest]) -> None:
     typer.echo("all right" if not found else f"{count_of(found, 'problem')} found")
     if found:
         raise typer.Exit(1)
-
-
-def _line(manifest: Manifest) -> str:
-    return (
-        f"{manifest.backup}  {format_timestamp(manifest.at_us)}  {manifest.size:,} bytes, "
-        f"{manifest.copied_bytes:,} of them new, in {len(manifest.files):,} files"
-    )

@@ -282,7 +282,11 @@ def gather(
     servers = endpoint or [DEFAULT]
     with connected(servers[0], topics[0]) as client:
         described = [client.topic(name) for name in topics]
-        _check_one_schema(described, wanted_format)
+        if wanted_format == "arrow" and len({str(topic.schema) for topic in described}) > 1:
+            raise typer.BadParameter(
+                "an Arrow stream has one schema, but the topics have several",
+                param_hint="--format",
+            )
         requests = [
             options.request(topic, None if server == servers[0] else server, where)
             for server in servers
@@ -300,13 +304,6 @@ def gather(
             shown = GatherDisplay(requests, wanted_format, servers[0], progress)
             end, interrupted = _shown(gathered, shown)
     raise typer.Exit(report_end(end, servers[0], interrupted=interrupted))
-
-
-def _check_one_schema(topics: Sequence[Topic], wanted: Format) -> None:
-    if wanted == "arrow" and len({str(topic.schema) for topic in topics}) > 1:
-        raise typer.BadParameter(
-            "an Arrow stream has one schema, but the topics have several", param_hint="--format"
-        )
 
 
 def _sentinel(given: str | None, topics: Sequence[Topic]) -> Sentinel | None:

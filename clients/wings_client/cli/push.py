@@ -4,7 +4,7 @@ import codecs
 import shlex
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Set
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -433,8 +433,11 @@ def _evolved(
         kept = [
             field.with_type(wider.get(field.name, field.type)) for field in fields_of(topic.schema)
         ]
-        with reopen() as again:
-            _check(again, pa.schema([*kept, *add]), topic.partition_key, guessed)
+        schema = pa.schema([*kept, *add])
+        check = PartCheck(schema, topic.partition_key)
+        with reopen() as again, _nothing_pushed():
+            for part in again.parts(schema, guessed):
+                check.check(part)
     altered = client.alter_schema(topic, add=pa.schema(add), widen=pa.schema(widen))
     typer.echo(
         f"{short_name(altered.name)} has version {altered.schema_version} of its schema: "
@@ -447,13 +450,6 @@ def _evolved(
 def _inferred(file: OpenFile, fields: "Mapping[str, ArrowField]") -> pa.Schema:
     with _nothing_pushed():
         return file.schema(fields)
-
-
-def _check(file: OpenFile, schema: pa.Schema, partition_key: str | None, exact: Set[str]) -> None:
-    check = PartCheck(schema, partition_key)
-    with _nothing_pushed():
-        for part in file.parts(schema, exact):
-            check.check(part)
 
 
 @contextmanager

@@ -99,6 +99,13 @@ class Commands:
             Release: The command ended with another status than 0, or by a signal.
         """
         first, last = _offsets(taken)
+        variables = {
+            "WINGS_TOPIC": self._topic,
+            "WINGS_PARTITION": _variable(taken.partition),
+            "WINGS_OFFSET": str(first),
+            "WINGS_END_OFFSET": str(last),
+            "WINGS_DELIVERY_COUNT": str(taken.delivery_count),
+        }
         with tempfile.TemporaryFile() as row:
             row.writelines(encode_lines(taken.batch if isinstance(taken, Message) else taken.rows))
             row.seek(0)
@@ -108,7 +115,7 @@ class Commands:
                 child = subprocess.Popen(
                     self._command,
                     shell=True,
-                    env={**os.environ, **self._variables(taken, first, last)},
+                    env={**os.environ, **variables},
                     stdin=row,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
@@ -134,15 +141,6 @@ class Commands:
             for child in self._running:
                 with suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-
-    def _variables(self, taken: Message | Delivery, first: int, last: int) -> dict[str, str]:
-        return {
-            "WINGS_TOPIC": self._topic,
-            "WINGS_PARTITION": _variable(taken.partition),
-            "WINGS_OFFSET": str(first),
-            "WINGS_END_OFFSET": str(last),
-            "WINGS_DELIVERY_COUNT": str(taken.delivery_count),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +381,10 @@ def show_dead_letters(
     check_output(wanted_format)
     with connected(endpoint, dlq_topic) as client:
         topic = client.topic(dlq_topic)
-        _require_letters(topic.schema, topic.name)
+        if not {*LETTER_COLUMNS, "payload"} <= set(topic.schema.names):
+            raise InvalidArgument(
+                f"{topic.name} is not a topic of dead letters; `wings share dlq list` lists them"
+            )
         wanted = chosen_columns(columns, topic.schema) or LETTER_COLUMNS
         if messages:
             wanted = ["source_topic", "payload"]
@@ -457,13 +458,6 @@ def _letters(client: Client, name: str) -> int | None:
         return messages_in(client.partitions(name))
     except TopicNotFound:
         return None
-
-
-def _require_letters(schema: pa.Schema, name: str) -> None:
-    if not {*LETTER_COLUMNS, "payload"} <= set(schema.names):
-        raise InvalidArgument(
-            f"{name} is not a topic of dead letters; `wings share dlq list` lists them"
-        )
 
 
 def _first(reader: pa.RecordBatchReader, rows_max: int) -> pa.Table:
