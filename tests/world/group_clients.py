@@ -12,6 +12,7 @@ from group_machines import run_action
 from history import Place, Push
 from programs import KEYS, OUTPUTS, TOPICS, Operation
 from world_clients import RETRY_SECONDS, ROWS_MAX, Client, LostError, numbers_of
+from world_threads import STALL_SECONDS_MAX
 
 from wings_core.contracts.actions import (
     ActionBody,
@@ -64,6 +65,9 @@ BATCHES_OF_A_LIFE = 1 << 32
 
 LOST_CHANCE = 0.04
 """How often the answer of a server is lost, while there are faults."""
+
+IN_FLIGHT_SECONDS = 2 * STALL_SECONDS_MAX
+"""By then a call has been begun whose caller crashed: it may be slow, and the world may stall."""
 
 WORK_SECONDS = 20
 """Longest time for which a member begins another round: less than worlds may take."""
@@ -144,7 +148,11 @@ class GroupClient(Client):
             answer = None
             while answer is None:
                 try:
-                    answer = self._until_known(lambda body=body: self._act("group-reset", body))
+                    answer = self._act("group-reset", body)
+                except LostError:  # It may be done yet, also once members are there again.
+                    world_threads.sleep(IN_FLIGHT_SECONDS)
+                    while any(not life.dead for life in groups.passed_on.get("group-reset", ())):
+                        world_threads.sleep(RETRY_SECONDS)
                 except FencedMember:  # Sessions of members that vanished have to end.
                     world_threads.sleep(RETRY_SECONDS)
                 except GroupNotFound:  # It had no member yet.
@@ -330,7 +338,7 @@ class GroupClient(Client):
 
         self._call(read)
         for place, reads in found.items():
-            self._groups.read(member, place, reads.start, began_ns)
+            self._groups.read(member, place, reads.start, began_ns, self._scheduler.now_ns)
         left = ROWS_READ_MAX
         some: dict[Place, Reads] = {}
         for place, (start, numbers) in found.items():

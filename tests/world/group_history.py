@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from history import History, Place, Push
+from world_threads import Life
 
 from wings_core.partitions import Partition, slot_of
 
@@ -85,6 +86,7 @@ class GroupHistory:
         eras: The era of each group; 0 where it was never reset.
         starts: Where each group's reset of an era had it begin, by place.
         lives: Lives of writers with the time at which each was known to have begun.
+        passed_on: Lives that run actions which other machines passed on to them, by name.
         looks: When each abort of late transactions began and ended.
         opened: When the store was opened, by a life of its machine.
         processed: Offsets that members of a group worked on without transactions.
@@ -99,6 +101,7 @@ class GroupHistory:
     lives: dict[str, list[tuple[int, int]]] = field(
         default_factory=dict[str, list[tuple[int, int]]]
     )
+    passed_on: dict[str, list[Life]] = field(default_factory=dict[str, list[Life]])
     looks: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     opened: list[int] = field(default_factory=list[int])
     transactions: list[Transaction] = field(default_factory=list[Transaction])
@@ -121,8 +124,14 @@ class GroupHistory:
                 )
             self._holders[member.group, slot] = member
 
-    def read(self, member: Member, place: Place, start: int, began_ns: int) -> None:
-        """Note where a read begun at a time began for a member: no commit before it is lost."""
+    def read(self, member: Member, place: Place, start: int, began_ns: int, ended_ns: int) -> None:
+        """Note where a read of a member began, by when it was asked for and had ended.
+
+        No commit before it is lost. A reset is: a member whose session is over may read after it.
+        """
+        is_reset = member.group in self.stopped or self.eras.get(member.group, 0) != member.era
+        if is_reset and ended_ns >= member.session_ends_ns:
+            return
         if place in member.at:
             assert start == member.at[place], f"{member.at[place]} of {place} became {start}"
         found = self._committed.get((member.group, member.era, place), ())

@@ -122,9 +122,13 @@ class PeerClient:
                 text = json.dumps(error.to_json()).encode()
                 call.end(error=flight.FlightServerError(error.message, text))
                 return
+            finally:
+                under_way.remove(machine.life)
             self._pass()
             call.end(response)
 
+        under_way = self._world.groups.passed_on.setdefault(action.type, [])
+        under_way.append(machine.life)
         scheduler.start(action.type, serve, machine.life)
         if self._fails(CUT_CHANCE):
             raise flight.FlightUnavailableError("the connection was cut")

@@ -180,9 +180,14 @@ class Client:
             ]
             found: dict[Place, int] = {}
             for chunk in log.fetcher.scan(Read.of(topic, cursors), Cancel()):
+                for partition, start, *_ in chunk.ranges:  # What is deleted meanwhile is left out.
+                    place = operation.topic, str(partition)
+                    if found.get(place, start) < start <= self._history.deleted.get(place, 0):
+                        found[place] = start
                 self._see(operation.topic, chunk, found)
             for each in states:
-                end = found.get((operation.topic, str(each.partition)), each.next_offset)
+                place = operation.topic, str(each.partition)
+                end = max(found.get(place, each.next_offset), self._history.deleted.get(place, 0))
                 assert end >= each.next_offset, f"a scan ends at {end}, before {each.next_offset}"
 
         try:
@@ -286,8 +291,13 @@ class Client:
             if not (self._world.has_nodes or self._world.disk_fails):
                 raise AssertionError("unavailable, though nothing had failed") from error
             raise (LostError if error.facts.get("in_doubt") else RefusedError) from error
-        except (Internal, ResourceExhausted) as error:
+        except Internal as error:
             if not self._world.disk_fails:
+                raise
+            raise RefusedError from error
+        except ResourceExhausted as error:
+            # Small pushes wait for a drain, which asks a node's service.
+            if not (self._world.disk_fails or self._world.has_nodes):
                 raise
             raise RefusedError from error
 

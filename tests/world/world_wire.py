@@ -130,15 +130,15 @@ class Wire:
 
     def serve(self, metadata: Any, life: Life) -> None:
         """Serve metadata, as a life that may end."""
-        self._metadata, self._life, self._handlers = metadata, life, {}
+        served: dict[str, Callable[[Any], Any]] = {}
         for descriptor, handlers in services(metadata, metadata.store_id):
             for method in descriptor.methods:
                 function = getattr(handlers, snake_case(method.name), None)
                 if function is not None:
-                    self._handlers[f"/{descriptor.full_name}/{method.name}"] = function
-        for path in [path for path in self._handlers if path.endswith("/OffsetLocation")]:
-            self._handlers[path] = self._offset_location
-        self._handlers["/wings.v1.OffsetRegistryService/OffsetLocation"] = self._offset_location
+                    served[f"/{descriptor.full_name}/{method.name}"] = function
+        served["/wings.v1.OffsetRegistryService/OffsetLocation"] = self._offset_location
+        # At one time: calls come as soon as the service lives.
+        self._metadata, self._life, self._handlers = metadata, life, served
 
     def crash(self, life: Life) -> None:
         """Cut all connections, where it was the service that crashed."""
