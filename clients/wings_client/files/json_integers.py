@@ -5,8 +5,7 @@ Arrow's reader rounds them silently, and reads an integer beyond int64 as a doub
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute
@@ -31,24 +30,15 @@ class _Integer(str):
 _DECODER = json.JSONDecoder(parse_int=_Integer, strict=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(NamedTuple):
     """An integer that its column would change."""
 
     row: int
     """Index of the row."""
     column: str
     """Name of the column."""
-    path: str
-    """Dotted path of the value."""
-    literal: str
-    """Literal of the integer."""
-
-    def __str__(self) -> str:
-        """Return a description of the problem."""
-        return (
-            f"column {self.path!r:.80}: no double equals the integer {self.literal:.{_SHOWN_MAX}}"
-        )
+    problem: str
+    """Description of the problem, with the path and the literal of the integer."""
 
 
 def first_changed(
@@ -68,7 +58,8 @@ def first_changed(
         for field in fields_of(schema):
             for path, value in _floats(found.get(field.name), field.type, field.name):
                 if isinstance(value, _Integer) and not _is_exact(value):
-                    return Changed(index, field.name, path, value)
+                    what = f"no double equals the integer {value:.{_SHOWN_MAX}}"
+                    return Changed(index, field.name, f"column {path!r:.80}: {what}")
     return None
 
 

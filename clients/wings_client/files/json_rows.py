@@ -230,7 +230,7 @@ class JsonRows:
             columns = [batch.column(field.name) for field in inferred]
             changed = first_changed(columns, pa.schema(inferred), lambda block=block: block.rows)
             if changed is not None:
-                raise bad_row(block.place(changed.row), str(changed), changed.column)
+                raise bad_row(block.place(changed.row), changed.problem, changed.column)
             yield Part(batch, block.place)
 
     def _taken(self, block: Block) -> Block:
@@ -402,8 +402,8 @@ def _exact(
     option = shlex.quote(f"{changed.column}:TYPE")
     raise bad_row(
         _places(blocks)[changed.row],
-        f"{changed}, and not all values fit uint64: write them as strings; --field {option} "
-        "then sets the type, like string or decimal128(38, 2)",
+        f"{changed.problem}, and not all values fit uint64: write them as strings; --field "
+        f"{option} then sets the type, like string or decimal128(38, 2)",
         changed.column,
     )
 
