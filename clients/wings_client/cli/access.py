@@ -6,6 +6,7 @@ The variables for a client's certificate differ from those for a server's, `WING
 The options are added to each command with an `--endpoint`, and stored beside its parameters.
 """
 
+import os
 import stat
 import sys
 from functools import cache
@@ -44,10 +45,17 @@ def _is_for_another(context: typer.Context, name: str) -> bool:
     return endpoint.name in {"COMMANDLINE", "ENVIRONMENT"}
 
 
-def _use_profile(context: typer.Context, value: str | None) -> None:
-    from wings_client.cli.profiles import use_profile  # Imported by a command, not by the help.
+def _use_profile(context: typer.Context, name: str | None) -> None:
+    """Make a profile's keys the defaults of the command's options, before these are read."""
+    from wings_client.cli.profiles import profile_of  # Imported by a command, not by the help.
 
-    use_profile(context, value)
+    values: dict[str, Any] = dict(profile_of(name))
+    if os.environ.get("WINGS_TOKEN"):
+        values.pop("token_file", None)  # The environment takes precedence.
+    options = {option.name: option for option in context.command.params}
+    if "endpoint" in values and getattr(options.get("endpoint"), "multiple", False):
+        values["endpoint"] = [values["endpoint"]]
+    context.default_map = values
 
 
 def _file(name: str, variable: str, text: str) -> Any:

@@ -11,12 +11,9 @@
 A flag takes precedence over the environment, and that over the profile.
 """
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Any
-
-import typer
 
 from wings_client.cli.environment import configuration_file
 from wings_core.errors import InvalidArgument, suggested
@@ -83,15 +80,3 @@ def profile_of(name: str | None) -> Profile:
             f"no profile {name!r:.80} in {configuration_file()}{suggested(name, found)}"
         )
     return found[name]
-
-
-def use_profile(context: typer.Context, name: str | None) -> str | None:
-    """Make a profile's keys the defaults of the command's options, before these are read."""
-    values: dict[str, Any] = dict(profile_of(name))
-    if os.environ.get("WINGS_TOKEN"):
-        values.pop("token_file", None)  # The environment takes precedence.
-    options = {option.name: option for option in context.command.params}
-    if "endpoint" in values and getattr(options.get("endpoint"), "multiple", False):
-        values["endpoint"] = [values["endpoint"]]
-    context.default_map = values
-    return name
