@@ -68,17 +68,17 @@ class HttpServer:
         self, method: str, path: str, body: dict[str, Any] | None = None, wait: float = 0.0
     ) -> Any:
         endpoint = self._endpoint
-        kind = http.client.HTTPSConnection
+        seconds = wait + GRACE_SECONDS
+        connection: http.client.HTTPConnection
         if endpoint.scheme == "http":
-            kind = http.client.HTTPConnection
             refuse_files_of_tls(endpoint.url)
-        access = current_access()
-        options: dict[str, Any] = {"timeout": wait + GRACE_SECONDS}
-        if endpoint.scheme != "http":
-            options["context"] = tls_context()
-        connection = kind(endpoint.host, endpoint.port, **options)
+            connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=seconds)
+        else:
+            connection = http.client.HTTPSConnection(
+                endpoint.host, endpoint.port, timeout=seconds, context=tls_context()
+            )
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        headers |= {name.decode(): value.decode() for name, value in access.headers}
+        headers |= {name.decode(): value.decode() for name, value in current_access().headers}
         try:
             connection.connect()
         except (OSError, http.client.HTTPException) as error:

@@ -28,7 +28,6 @@ from wings_client.gather import EMPTY, Gather, GatherEnd, GatherReason, Reply, R
 from wings_core.arrow_compute import pc
 from wings_core.contracts.reads import ALL
 from wings_core.errors import WingsError
-from wings_core.partitions import JsonScalar
 
 EMPTY_NAME = "empty"
 """Sentinel for an empty reply instead of a column."""
@@ -104,16 +103,11 @@ def source_name(request: Request, server: str | None) -> str:
     """Return a source's name for display, with its server if there are several."""
     name = short_name(request.topic)
     if request.partitions is None:
-        name += f"/{partition_text(_text(request.partition))}"
+        name += f"/{partition_text(request.partition)}"
     elif request.partitions != ALL:
-        name += "/" + ",".join(partition_text(_text(value)) for value in request.partitions)
+        name += "/" + ",".join(map(partition_text, request.partitions))
     where = request.endpoint or server
     return name if where is None else f"{name} at {where}"
-
-
-def _text(value: object) -> JsonScalar:
-    assert not isinstance(value, bytes)
-    return value  # pyright: ignore[reportReturnType] - what is left of a partition value.
 
 
 def report_end(end: GatherEnd, server: str, *, interrupted: bool) -> int:

@@ -276,16 +276,13 @@ class _JsonArray(_JsonLines):
 class _Csv:
     def __init__(self, sink: IO[bytes], schema: pa.Schema) -> None:
         self._sink = sink
-        self._write(csv_head(schema))
+        self._sink.write(csv_head(schema))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._write(csv_rows(batch))
+        self._sink.write(csv_rows(batch))
+        self._sink.flush()
 
     def close(self) -> None:
-        return
-
-    def _write(self, text: bytes) -> None:
-        self._sink.write(text)
         self._sink.flush()
 
 

@@ -77,7 +77,7 @@ def one_partition(text: str | None, topic: Topic) -> JsonScalar:
     return None if text is None else parse_partition(text, topic)
 
 
-def partition_text(value: JsonScalar) -> str:
+def partition_text(value: object) -> str:
     """Format a partition value, the inverse of `parse_partition`; None is `null`."""
     if value is None:
         return "null"
