@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
@@ -114,6 +114,7 @@ def _fork(programs: Sequence[Program], plant: Callable[[], None]) -> _Fork:
         # A thread that is woken does not interrupt the one that wakes it, to wait for it at once.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         gc.disable()  # It would touch, and so copy, the memory of all that was imported.
+        sys.unraisablehook = _note_unraisable
         plant()
         with fork.answer.open("w") as answer:
             for number, program in enumerate(programs):
@@ -128,6 +129,12 @@ def _fork(programs: Sequence[Program], plant: Callable[[], None]) -> _Fork:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def _note_unraisable(raised: Any) -> None:
+    """Print an error that cannot be raised, but for the end of a life in a generator's own."""
+    if not isinstance(raised.exc_value, world_threads.Crashed):
+        sys.__unraisablehook__(raised)
 
 
 def _results(fork: _Fork, plant: Callable[[], None]) -> Iterator[Result]:
