@@ -269,8 +269,8 @@ class GroupReads:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                self._wake.clear()
                 self._wake.wait(self._step())
+                self._wake.clear()  # Before it is looked at whether `close` woke it.
             # What is processed may yet be committed, by `close`; one that is collected only leaves.
             self._leaving.wait(LEAVE_SECONDS)
             if self._epoch > 0:

@@ -1,7 +1,10 @@
 """Notes of where pages lie: complete after a close or a crash, in order, and bounded."""
 
+import itertools
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from fix_metadata import SCHEMA, batch_of
@@ -13,6 +16,8 @@ from wings_core.names import DEFAULT_NAMESPACE
 from wings_core.partitions import Partition
 
 A, B = Partition('"a"'), Partition('"b"')
+
+SECONDS_MAX = 10.0
 
 
 def noted(path: Path) -> list[tuple[str, int, int]]:
@@ -105,3 +110,31 @@ def test_a_disk_that_takes_no_notes_takes_messages(
         push(metadata, topic, ["f"])
         assert metadata.registry.locate(topic.uuid, A, 0, 9).log_end_offset == 3
     assert "notes of pages are incomplete" in caplog.text
+
+
+@pytest.mark.parametrize("held_at", range(1, 8))
+def test_a_close_ends_wherever_the_thread_of_notes_is(tmp_path: Path, held_at: int) -> None:
+    """The thread is held where it enters a function of its module, until `close` waits for it."""
+    calls, is_held, goes_on = itertools.count(1), threading.Event(), threading.Event()
+
+    def follow(frame: FrameType, event: str, _: object) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        if code.co_filename == notes.__file__ and threading.current_thread() is not closer:
+            if next(calls) == held_at:
+                is_held.set()
+                goes_on.wait(SECONDS_MAX)
+        elif code.co_name == "join" and threading.current_thread() is closer:
+            goes_on.set()
+
+    closer = threading.Thread(target=lambda: metadata.close(), daemon=True)
+    threading.setprofile(follow)
+    try:
+        metadata = SqliteMetadata(tmp_path / "m.sqlite", notes=tmp_path / "NOTES")
+        assert is_held.wait(SECONDS_MAX)
+        closer.start()
+        closer.join(SECONDS_MAX)
+    finally:
+        threading.setprofile(None)  # pyright: ignore[reportArgumentType]
+    assert not closer.is_alive()

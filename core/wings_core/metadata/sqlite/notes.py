@@ -149,7 +149,8 @@ class Notes:
         try:
             while not self._closing.is_set():
                 self._step()
-                if not self._missed:
+                # Looked at after the step, which took back what `close` may have woken it by.
+                if not (self._missed or self._closing.is_set()):
                     self._wake.wait()
                 self._closing.wait(GATHER_SECONDS)
             self._step()
