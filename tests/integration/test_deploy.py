@@ -193,7 +193,7 @@ def test_yamllint_finds_no_fault() -> None:
 
 
 def test_compose_files_are_of_the_published_schema() -> None:
-    files = [DEPLOY / "compose/single.yaml", DEPLOY / "compose/cluster.yaml"]
+    files = [DEPLOY / f"compose/{name}.yaml" for name in ("single", "cluster", "connect")]
     linted("check-jsonschema", "--builtin-schema", "vendor.compose-spec", *files)
 
 

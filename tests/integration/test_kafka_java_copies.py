@@ -6,6 +6,7 @@ Kafka's TransactionalMessageCopier, Kafka Streams, Connect and MirrorMaker 2.
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import time
@@ -34,6 +35,7 @@ from wings_server.testing import server_process
 
 SECONDS_MAX = 240.0
 PARTITIONS = 2
+COMPOSE = Path(__file__).parents[2] / "deploy/compose/connect.yaml"
 FLAGS = ("--kafka", "127.0.0.1:0")
 
 pytestmark = [
@@ -194,34 +196,32 @@ def total(clients: Clients, topic: str = "out") -> int:
 
 
 def written(file: Path, **settings: object) -> str:
-    """Write a file of properties, whose names have `_` for `.`; returns its path."""
+    """Write a file of properties, whose names may have `_` for `.`; returns its path."""
     lines = (f"{name.replace('_', '.')}={value}\n" for name, value in settings.items())
     file.write_text("".join(lines))
     return str(file)
 
 
 def test_connect_copies_a_file_once_into_a_topic_and_that_into_a_file(tmp_path: Path) -> None:
-    """Run a worker of Connect, with an exactly-once source, through kills of it and the server."""
+    """Run a worker of Connect, with an exactly-once source, through kills of it and the server.
+
+    Its settings are those of the compose file, but for addresses, folders and shorter waits.
+    """
     count, source, sink = 3_000, tmp_path / "source", tmp_path / "sink"
     lines = [f"line {number}" for number in range(count)]
     with killed_server(tmp_path / "log") as (server, clients), held_address() as rest:
         worker = written(
             tmp_path / "worker",
-            bootstrap_servers=clients.config["bootstrap.servers"],
-            listeners=f"http://{rest}",
-            group_id="connect",
-            exactly_once_source_support="enabled",
-            key_converter="org.apache.kafka.connect.storage.StringConverter",
-            value_converter="org.apache.kafka.connect.storage.StringConverter",
-            plugin_discovery="service_load",
-            offset_flush_interval_ms=500,
-            session_timeout_ms=6_000,
-            heartbeat_interval_ms=2_000,
-            scheduled_rebalance_max_delay_ms=1_000,
             **{
-                f"{kind}_storage_{key}": value
-                for kind in ("offset", "config", "status")
-                for key, value in (("topic", f"connect-{kind}"), ("replication_factor", 1))
+                **dict(re.findall(r"(?m)^ +([a-z.]+)=(.*)$", COMPOSE.read_text())),
+                "bootstrap.servers": clients.config["bootstrap.servers"],
+                "listeners": f"http://{rest}",
+                "plugin.path": "",
+                "plugin.discovery": "service_load",
+                "offset.flush.interval.ms": 500,
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 2_000,
+                "scheduled.rebalance.max.delay.ms": 1_000,
             },
         )
         connectors = {
