@@ -60,8 +60,8 @@ def test_health_tells_trends_faults_and_groups_without_workers(wings, wings_serv
     log = wings_server.server.log
     numbers = {"n": list(range(10_000))}
     wings.create_topic("jobs", {"n": "int64"})
+    wings.push("jobs", numbers)  # First: the server may look at any time, and remembers the lag.
     wings.create_share_group("work", "jobs", {"start": "earliest", "dlq_topic": "dead"})
-    wings.push("jobs", numbers)
     wings.commit_offsets("reader", "jobs", {None: 0})
     log.history.look()
     assert set(needs()) == {"consumer_lag"}, "its workers may be about to start"

@@ -93,20 +93,21 @@ def test_batches_that_come_alone_are_read_and_answered_by_one_thread(
 def test_no_other_thread_is_started_for_batches_that_come_alone(
     rig: Rig, began: Callable[..., Future[None]]
 ) -> None:
+    before = set(threading.enumerate())  # Other tests' calls may still end.
     stream = Stream(rig)
     running = began(stream)
     for _ in range(3):
         stream.sent.put(True)
         rig.await_answers(1)
         stream.await_read()
-    assert _others() == 0
+    assert _others(before) == 0
     stream.alone = False
     stream.sent.put(True)
     rig.await_answers(1)
-    assert _others() == 1
+    assert _others(before) == 1
     stream.sent.put(False)
     running.result(20)
-    assert _others() == 0
+    assert _others(before) == 0
 
 
 def test_a_stream_goes_on_where_no_other_thread_can_be_started(
@@ -140,8 +141,11 @@ def test_batches_that_come_close_are_answered_where_no_other_thread_can_be_start
     assert rig.writer.count == 3
 
 
-def _others() -> int:
-    return len([thread for thread in threading.enumerate() if thread.name == OTHER])
+def _others(before: set[threading.Thread]) -> int:
+    """Return how many other threads of streams were started since."""
+    return len(
+        [each for each in threading.enumerate() if each.name == OTHER and each not in before]
+    )
 
 
 @pytest.mark.parametrize("alone", [True, False])
