@@ -476,6 +476,7 @@ class World:
                     start, rows = found[name, str(partition)]
                     assert first == start + len(rows), f"{first} of {partition} after {len(rows)}"
                     rows += itertools.islice(numbers, count)
+                assert next(numbers, None) is None, f"{chunk.ranges} are not all of a chunk"
             for each in states:
                 start, rows = found[name, str(each.partition)]
                 assert start + len(rows) == each.next_offset, f"{len(rows)} rows from {start} on"

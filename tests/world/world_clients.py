@@ -178,16 +178,18 @@ class Client:
                 )
                 for each in states
             ]
-            found: dict[Place, int] = {}
+            found: dict[Place, int] = {
+                (operation.topic, str(each.partition)): each.log_start_offset for each in states
+            }
             for chunk in log.fetcher.scan(Read.of(topic, cursors), Cancel()):
                 for partition, start, *_ in chunk.ranges:  # What is deleted meanwhile is left out.
                     place = operation.topic, str(partition)
-                    if found.get(place, start) < start <= self._history.deleted.get(place, 0):
+                    if found[place] < start <= self._history.deleted.get(place, 0):
                         found[place] = start
                 self._see(operation.topic, chunk, found)
             for each in states:
                 place = operation.topic, str(each.partition)
-                end = max(found.get(place, each.next_offset), self._history.deleted.get(place, 0))
+                end = max(found[place], self._history.deleted.get(place, 0))
                 assert end >= each.next_offset, f"a scan ends at {end}, before {each.next_offset}"
 
         try:
