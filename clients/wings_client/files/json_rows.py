@@ -218,8 +218,8 @@ class JsonRows:
         """Yield blocks of rows, with the chosen columns."""
         head, self._head = self._head, []
         yield from map(self._taken, head)
-        for block in self._unread:
-            yield self._taken(block)
+        for block in map(self._taken, self._unread):
+            yield block
             self.found += block.count  # Exact by now, as the lines were split if one is empty.
 
     def parts(self, schema: pa.Schema, exact: Set[str] = frozenset()) -> Iterator[Part]:
@@ -355,6 +355,8 @@ def infer(blocks: Sequence[Block]) -> pa.Schema:
     if not rows:
         raise InvalidArgument("there are no rows to infer columns from")
     _check_depth(rows, blocks)
+    if rows[0].strip() == b"null":  # Arrow's reader crashes.
+        raise bad_row(_places(blocks)[0], "expected an object, got: null")
     try:
         table = _read(b"\n".join(rows))
     except pa.ArrowInvalid as error:

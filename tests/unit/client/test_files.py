@@ -633,6 +633,7 @@ def test_json_that_is_nested_too_deeply_is_refused(
         ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), "the file is UTF-16"),
         ("a.json", '[{"a": 1}]'.encode("utf-16"), "the file is UTF-16"),
         ("a.jsonl", b"1\n2\n", ":1: expected an object, got: number"),
+        ("a.jsonl", b'\nnull\n{"a": 1}\n', ":2: expected an object, got: null"),
     ],
 )
 def test_what_is_no_file_of_its_name_says_what_it_is(
@@ -944,6 +945,20 @@ def test_columns_are_chosen_in_every_format(tmp_path: Path) -> None:
         if not ending.startswith("json"):  # What a row of JSON lacks is null.
             with pytest.raises(InvalidArgument, match=f"{path}: there is no column 'x'"):
                 read(path, chosen=ChosenColumns(frozenset({"x", "a"})))
+
+
+@each("chosen", [ChosenColumns(frozenset("a")), ChosenColumns(without=frozenset("b"))])
+def test_empty_lines_are_no_rows_whatever_columns_are_chosen(
+    tmp_path: Path, read_sizes: ReadSizes, chosen: ChosenColumns
+) -> None:
+    path = write(tmp_path / "a.jsonl", '{"a": 1, "b": 2}\n\n{"a": 3, "b": 4}\n \n')
+    schema = pa.schema([("a", pa.int64())])
+    for size in (1, 1_000):
+        read_sizes(head=5, block=size)
+        with open_file(path, chosen=chosen) as file:
+            found = [row for part in file.parts(schema) for row in part.batch.to_pylist()]
+            assert found == [{"a": 1}, {"a": 3}]
+            file.check_complete(2)
 
 
 @each(
